@@ -31,7 +31,7 @@ from ebbtide_core.model.types import JobId, StopCause
 from ebbtide_core.nodes import booking_placement, draining, loan_ends, quiescing, silence
 from ebbtide_core.planning.policy import Policy
 from ebbtide_core.policies.registry import create_policy
-from ebbtide_core.reconcile import Unplaced, place_more, reconcile, settle_claims, stop
+from ebbtide_core.reconcile import Unplaced, bring_back, place_more, reconcile, settle_claims, stop
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.snapshot import Snapshot
 from ebbtide_core.state import ClusterState
@@ -205,7 +205,8 @@ class Cluster:
     def _schedule_pool(self, pool: PoolState, now: float, out: list[Command]) -> None:
         """Schedule one pool.
 
-        1. Start the jobs whose claimed room is free.  2. Do more of the last plan if something of it is left.
+        1. Start the jobs whose claimed room is free, or that can go on only on a drained node.
+        2. Do more of the last plan if something of it is left.
         3. Otherwise ask the policy, unless it could do nothing.  4. Carry out its plan.
         """
         pool.recheck_at, pool.books.loans.changes_at = None, math.inf
@@ -216,6 +217,8 @@ class Cluster:
             self._decide(settle_claims(pool), now, out)
         else:
             pool.freed_nodes.clear()
+        if pool.books.drained:
+            self._decide(bring_back(pool, now), now, out)
         if pool.books.booked is not None:
             self._decide(booking_placement.admit(self.state, pool), now, out)
         unplaced = self._unplaced[pool.name]

@@ -61,6 +61,21 @@ def settle_claims(pool: PoolState) -> Iterator[Event]:
             yield ClaimDropped(job.id, f"it may have {count_text(job.gpus_max)} at most by now; waiting in the queue")
 
 
+def bring_back(pool: PoolState, now: float) -> Iterator[Event]:
+    """Start jobs in the memory of drained nodes again on their own GPUs, once those are free, until the deadline.
+
+    Such a job can go on nowhere else, and policies plan nothing on a drained node.
+    """
+    for node in pool.books.drained.values():
+        for job in sorted([pool.jobs[id] for id in node.kept], key=_sequence) if node.takes_back(now) else ():
+            own = job.pinned_allocation
+            if own is None or not job.off_gpu or job.queued is None:
+                continue
+            free = node.fits(own.nodes[0], node.held) and node.fits(own.nodes[0], node.promised)
+            if free and _may_have(pool, job, own) and not _is_apart(pool, job, own):
+                yield start(pool, job, own, _stays_sticky(job))
+
+
 def reconcile(pool: PoolState, plan: Plan, unplaced: Unplaced) -> Iterator[Event]:
     """Yield the decisions that carry out ``plan``; append to ``unplaced`` what is too much for one pass."""
     for id, eviction in plan.evictions.items():
@@ -123,7 +138,7 @@ def _place(pool: PoolState, job: Job, placement: Placement) -> Iterator[Event]:
     wanted = job.pinned_allocation or placement.allocation
     if not (wanted == job.planned or _may_have(pool, job, wanted)):
         return
-    if pool.books.anti_affinity is not None and pool.anti_affinity.forbid(job, wanted, pool.books.nodes):
+    if _is_apart(pool, job, wanted):
         return  # the plan put two jobs with anti-affinity on one GPU; the next pass sees the first one there
     if job.planned is None and job.waiting and pool.books.open(wanted):
         yield start(pool, job, wanted, placement.sticky)
@@ -179,6 +194,11 @@ def _may_have(pool: PoolState, job: Job, allocation: Allocation) -> bool:
     return allows(job, pool.books, allocation) and (booked is None or booked.forbid(job, allocation) is None)
 
 
+def _is_apart(pool: PoolState, job: Job, allocation: Allocation) -> bool:
+    """Return whether ``job`` has anti-affinity to a job with room promised on a GPU of ``allocation``."""
+    return pool.books.anti_affinity is not None and pool.anti_affinity.forbid(job, allocation, pool.books.nodes)
+
+
 def _stays_sticky(job: Job) -> bool:
     """Return whether the last attempt was sticky and left only for a drill."""
     last = job.attempt
@@ -204,3 +224,7 @@ def _free_room(pool: PoolState, job: Job, planned: Allocation, freed_nodes: set[
         trial.give(planned)
     room = trial.find(job, planned.share, None if job.spec.nodes > 1 else sorted(freed_nodes), free_now=True)
     return room if room is not None and books.free_now(room) else None
+
+
+def _sequence(job: Job) -> int:
+    return job.sequence

@@ -78,7 +78,7 @@ class ClusterState:
         """GPU-seconds of each user's foreign processes up to the last count (see `nodes.foreign_use`)."""
         self.unreachable, self.left_out, self._later = set[NodeId](), set[JobId](), deque[Job]()
         """Silent nodes; jobs for which a node is left out (`nodes.launch_backoff`); jobs that are refreshed later."""
-        # The jobs, with their users, that failed on a node in a row soon after their start (`nodes.failing_nodes`).
+        # The first jobs, with their users, that failed on a node in a row soon after they started.
         self.failing: dict[NodeId, dict[JobId, str]] = {}
         self.awaited: set[NodeId] = set()
         self.draining: set[NodeId] = set()
@@ -474,6 +474,14 @@ class ClusterState:
         job.retries = job.retries.with_launches(node, limits.MAX_LAUNCHES_IN_VAIN - 1)
         if not job.eligibility.left_out_until:
             self.left_out.discard(job.id)
+
+    def forget_due(self, now: float) -> None:
+        """Forget what waits for a pass up to Unix time ``now``; call this in a fold in which no pass ever comes."""
+        for heap in (self._delayed, self._deadlines, self._departures):
+            while heap and heap[0][0] <= now:
+                heapq.heappop(heap)
+        self._later.clear()
+        self.halvings_changed.clear()
 
     def next_time(self) -> float | None:
         """Return the Unix time of the next delay, deadline, departure or end of recovery; None if there is none."""

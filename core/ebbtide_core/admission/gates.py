@@ -126,6 +126,11 @@ class Gates:
         if job.lineage.task is not None:
             self.arrays[job.lineage.task.array].tasks.pop(job.lineage.task.index, None)
 
+    def forget_array(self, id: JobId) -> None:
+        """Forget the array if all of its tasks are forgotten; call this only where no new job needs an id."""
+        if not self.arrays[id].tasks:
+            del self.arrays[id], self._groups[id, ""]
+
     # --- dependencies ---
 
     def ended(self, job: Job) -> list[Job]:
@@ -202,11 +207,12 @@ class Gates:
         return True
 
     def change(self, id: JobId, max_concurrent: int, max_slots: int, now: float) -> list[Job]:
-        """Give an array other limits; return the jobs for which that changes something.
+        """Give an array, unless it is forgotten, other limits; return the jobs for which that changes something.
 
         If a limit is lower, admitted jobs without room lose their places, the last submitted first.
         """
-        array = self.arrays[id]
+        if (array := self.arrays.get(id)) is None:
+            return []
         array.max_concurrent, array.max_slots = max_concurrent, max_slots
         admissions = [
             job.admission for _, job in sorted(array.tasks.items(), reverse=True) if job.admission is not None

@@ -49,7 +49,10 @@ class InterferenceFound(Event):
 
 @frozen
 class GpuMemoryChanged(Event):
-    """The job needs ``mem_bytes`` of each GPU and ``gpus_min`` to ``gpus_max`` parts of GPUs from now on."""
+    """The job needs ``mem_bytes`` of each GPU and ``gpus_min`` to ``gpus_max`` parts of GPUs from now on.
+
+    Arrays and quotas may leave it less than ``gpus_max``.
+    """
 
     job: JobId
     mem_bytes: int

@@ -333,3 +333,5 @@ class IdleTime:
     """Unix time."""
     suspend_at: float | None
     """The Unix time at which it is suspended for that; None if it is not."""
+    noted: float
+    """The Unix time at which that was found out."""

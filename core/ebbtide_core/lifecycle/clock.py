@@ -11,8 +11,10 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events.words import duration
+from ebbtide_core.job.facets import IdleTime
 from ebbtide_core.job.job import Attempt, Job, Suspension
 from ebbtide_core.lifecycle.attempts import look_at_limits
+from ebbtide_core.model import limits
 from ebbtide_core.rule import Rule
 from ebbtide_core.state import ClusterState
 
@@ -40,6 +42,8 @@ def _set_back(state: ClusterState, event: e.ClockSetBack, now: float) -> None:
     for node in state.nodes.values():
         node.last_seen, node.lost_since = right.of(node.last_seen), right.of(node.lost_since)
         state.silent.note(node)
+        for use in node.foreign.values():
+            use.since = right.of_any(use.since)
     for job in [job for job in state.unfinished.values() if job.attempts or job.held_by is not None]:
         state.leave_queue(job)
         _correct_waiting(state, job, right)
@@ -49,6 +53,7 @@ def _set_back(state: ClusterState, event: e.ClockSetBack, now: float) -> None:
             _correct_suspension(job.suspensions[-1], right)
         if job.running:
             look_at_limits(state, job, now)
+            _look_at_waits(state, job)
         state.refresh(job, now)
 
 
@@ -71,6 +76,20 @@ def _correct_attempt(attempt: Attempt, right: _Correction) -> None:
         attempt.stop.requested = right.of(attempt.stop.requested)
     if (swap := attempt.swap) is not None:
         swap.out_since, swap.returning_since = right.of_any(swap.out_since), right.of_any(swap.returning_since)
+    if (idle := attempt.idle) is not None and idle.noted > right.now:
+        attempt.idle = IdleTime(right.of(idle.since), right.of_any(idle.suspend_at), right.of(idle.noted))
+    for member in attempt.gang.members.values() if attempt.gang is not None else ():
+        member.ended = right.of_any(member.ended)
+
+
+def _look_at_waits(state: ClusterState, job: Job) -> None:
+    """Have passes look at ``job`` when it has been idle, or waited for its other nodes, for too long."""
+    attempt = job.attempts[-1]
+    if attempt.idle is not None and attempt.idle.suspend_at is not None:
+        state.set_deadline(job, attempt.idle.suspend_at)
+    for member in attempt.gang.members.values() if attempt.gang is not None else ():
+        if member.ended is not None:
+            state.set_deadline(job, member.ended + limits.GANG_FOLLOW_S)
 
 
 def _correct_suspension(suspension: Suspension, right: _Correction) -> None:

@@ -227,11 +227,9 @@ def _end_refused(
     attempt.end = AttemptEnd(now, None, f"not started: {refusal.reason}", freed=now if freed else None)
     if job.spec.asha is not None:
         halving_tasks.attempt_ended(state, job)
-    if refusal.cause is RefusalCause.STOPPED and attempt.stop is not None:
-        _follow_stop(state, job, attempt.stop, now)
-        return
-    if attempt.stop is not None and attempt.stop.cause.final:  # of a journal that does not know `RefusalCause.STOPPED`
-        end_job(state, job, End(JobState.CANCELLED, now, job.exit_code), "cancelled by user")
+    order = attempt.stop
+    if order is not None and (order.cause.final or refusal.cause is RefusalCause.STOPPED):
+        _follow_stop(state, job, order, now)
         return
     job.reason = refusal.reason
     match refusal.cause:

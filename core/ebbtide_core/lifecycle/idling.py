@@ -87,7 +87,7 @@ def suspend(job: Job, now: float) -> Iterator[Event]:
 
 def _noted(state: ClusterState, job: Job, event: JobIdle, now: float) -> None:
     attempt = job.attempts[-1]
-    attempt.idle = IdleTime(event.since, event.suspend_at)
+    attempt.idle = IdleTime(event.since, event.suspend_at, now)
     job.reason = f"running, but idle on {count_text(attempt.allocation.share)}"
     if event.suspend_at is not None:
         state.set_deadline(job, event.suspend_at)

@@ -73,7 +73,7 @@ def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
     """Yield the task's result at its next rung, once a report at or beyond that rung has the metric."""
     job = state.jobs[event.job]
     halving = halving_of(state, job)
-    if halving is None or not job.running or job.held_by is not None:
+    if halving is None or not job.running or job.held_by is HeldBy.SYSTEM:
         return
     steps = halving.next_rung(job.id)
     known, value = result_of(event.progress, halving.asha.metric)
@@ -82,7 +82,10 @@ def at_rung(state: ClusterState, event: e.ProgressReported) -> Iterator[Event]:
 
 
 def _pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event]:
-    """Promote a task that reaches a rung and is among the best there already; else pause it."""
+    """Promote a task that reaches a rung and is among the best there already; else pause it.
+
+    A task that its user holds leaves its GPUs at the rung, too, and stays held by the user.
+    """
     job = state.jobs[event.job]
     halving = halving_of(state, job)
     if halving is None or not job.running:
@@ -93,7 +96,8 @@ def _pause_or_go_on(state: ClusterState, event: e.RungReached) -> Iterator[Event
     place = halving.place(job.id)
     reason = f"paused at {_standing(halving, job.id, place)} so far, and {place.best} of them go on"
     yield stop(job, StopCause.SUSPENDED, reason)
-    yield e.JobHeld(job.id, HeldBy.SYSTEM, reason)
+    if job.held_by is not HeldBy.USER:
+        yield e.JobHeld(job.id, HeldBy.SYSTEM, reason)
 
 
 def review(state: ClusterState) -> Iterator[Event]:

@@ -55,7 +55,7 @@ def learned_request(state: ClusterState, job: Job) -> e.GpuMemoryChanged | None:
         return None
     runs = "its last run" if len(peaks) == 1 else f"its last {len(peaks)} runs"
     needed = _most_of_one(state, job, request_for(max(peaks)))
-    return e.GpuMemoryChanged(job.id, needed, job.gpus_min, job.gpus_max, f"from {runs}")
+    return e.GpuMemoryChanged(job.id, needed, job.gpus_min, _most_asked(job), f"from {runs}")
 
 
 def remember(state: ClusterState, job: Job, ending: JobState) -> None:
@@ -159,11 +159,14 @@ def _may_need_other_memory(state: ClusterState, event: e.GpuMemoryChanged) -> bo
 
 
 def _change(state: ClusterState, job: Job, event: e.GpuMemoryChanged, now: float) -> None:
-    """Give the job another amount of GPU memory, and perhaps another range of GPUs."""
+    """Give the job another amount of GPU memory, and a GPU of its own if it needs that.
+
+    Otherwise its range stays: as the largest size, older versions wrote what an array or a quota left the job then.
+    """
     if job.claiming:
         state.unplan(job)
     state.leave_queue(job)  # because the queue groups jobs by their demand
-    if (job.gpus_min, job.gpus_max) != (event.gpus_min, event.gpus_max):
+    if job.gpus_min != event.gpus_min:
         job.gpus_min, job.gpus_max, job.range_changed = event.gpus_min, event.gpus_max, True
         if job.admission is not None:
             job.admission.ask(event.gpus_max)
@@ -179,9 +182,14 @@ def widen(state: ClusterState, attempt: Attempt) -> None:
 
 
 def _change_to(state: ClusterState, job: Job, needed: int, reason: str, alone: bool) -> e.GpuMemoryChanged:
-    low, high = (max(job.gpus_min, WHOLE), max(job.gpus_max, WHOLE)) if alone else (job.gpus_min, job.gpus_max)
+    least = WHOLE if alone else 0
     needed = _most_of_one(state, job, max(needed, job.gpu_memory.requested_bytes))
-    return e.GpuMemoryChanged(job.id, needed, low, high, reason)
+    return e.GpuMemoryChanged(job.id, needed, max(job.gpus_min, least), max(_most_asked(job), least), reason)
+
+
+def _most_asked(job: Job) -> int:
+    """Return how many parts of GPUs the job may have at most, whatever its array or its user's quota leaves it."""
+    return job.gpus_max if job.admission is None else job.admission.asked
 
 
 def _most_of_one(state: ClusterState, job: Job, needed: int) -> int:

@@ -5,6 +5,7 @@ are never suspended, and jobs that stay in their node's memory when they are sus
 instead, one grace period before the deadline. A deadline that has passed means now.
 """
 
+import math
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from ebbtide_core.events import Event
 from ebbtide_core.events.words import by
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.refusals import Refusal, RefusalKind
-from ebbtide_core.model.types import Drain, NodeId, StopCause
+from ebbtide_core.model.types import Drain, Loan, NodeId, StopCause
 from ebbtide_core.nodes.node_health import is_known
 from ebbtide_core.reconcile import stop
 from ebbtide_core.resources.bookings import lead_s
@@ -63,30 +64,38 @@ def forecast_drain(state: ClusterState, event: e.NodeDrained, now: float) -> lis
 
 
 def _forecast(state: ClusterState, job: Job, node: Node, now: float) -> DrainForecast:
-    drain = node.drain
+    """Return what becomes of ``job``: what the drain, or the end of the node, brings about first."""
+    drain, loan, found = node.drain, node.loan, list[DrainForecast]()
     if job.live is None or (not job.running and not job.off_gpu):
         return DrainForecast(job, DrainOutcome.LEAVING, None)
-    if drain is None or drain.deadline is None:
-        return DrainForecast(job, DrainOutcome.RUNS_OUT, None) if node.loan is None else _departs(state, job, node, now)
-    if not can_leave(job):
-        return DrainForecast(job, DrainOutcome.ENDS, max(now, _leaves_at(job, drain))) if drain.force else _stays(job)
-    outcome = DrainOutcome.GOES_ON if could_run(job, state.pools[job.pool].books) else DrainOutcome.WAITS
-    return DrainForecast(job, outcome, max(now, _leaves_at(job, drain)))
+    if drain is not None and drain.deadline is not None:
+        found.append(_leaves(state, job, drain, now))
+    if loan is not None:
+        found.append(_departs(state, job, node.id, loan, now))
+    return min(found, key=_soonest, default=DrainForecast(job, DrainOutcome.RUNS_OUT, None))
 
 
-def _departs(state: ClusterState, job: Job, node: Node, now: float) -> DrainForecast:
+def _soonest(forecast: DrainForecast) -> float:
+    return math.inf if forecast.at is None else forecast.at
+
+
+def _leaves(state: ClusterState, job: Job, drain: Drain, now: float) -> DrainForecast:
+    """Return what becomes of ``job`` on a node that is drained with a deadline."""
+    at = max(now, _leaves_at(job, drain))
+    if can_leave(job):
+        outcome = DrainOutcome.GOES_ON if could_run(job, state.pools[job.pool].books) else DrainOutcome.WAITS
+        return DrainForecast(job, outcome, at)
+    return DrainForecast(job, DrainOutcome.ENDS, at) if drain.force else DrainForecast(job, DrainOutcome.STAYS, None)
+
+
+def _departs(state: ClusterState, job: Job, node: NodeId, loan: Loan, now: float) -> DrainForecast:
     """Return what becomes of ``job`` on a node that ends (see `nodes.loan_ends`)."""
-    assert node.loan is not None
     outcome = DrainOutcome.STARTS_OVER
     if can_leave(job):
         elsewhere = copy(job)
-        elsewhere.eligibility = job.eligibility.without(node.id, "it ends")
+        elsewhere.eligibility = job.eligibility.without(node, "it ends")
         outcome = DrainOutcome.GOES_ON if could_run(elsewhere, state.pools[job.pool].books) else DrainOutcome.WAITS
-    return DrainForecast(job, outcome, max(now, node.loan.until - lead_s(job)))
-
-
-def _stays(job: Job) -> DrainForecast:
-    return DrainForecast(job, DrainOutcome.STAYS, None)
+    return DrainForecast(job, outcome, max(now, loan.until - lead_s(job)))
 
 
 def _leaves_at(job: Job, drain: Drain) -> float:

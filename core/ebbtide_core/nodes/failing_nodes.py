@@ -10,7 +10,8 @@ from typing import Final
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Ending
-from ebbtide_core.model.types import NodeId
+from ebbtide_core.model.types import JobId, NodeId
+from ebbtide_core.planning.draft import jobs_text
 from ebbtide_core.state import ClusterState
 
 SOON_S: Final = 60.0
@@ -25,9 +26,16 @@ def note(state: ClusterState, job: Job, attempt: Attempt, ending: Ending, now: f
     own_fault = exit is not None and bool(exit.memory_failure or exit.input_failure)
     for node in attempt.allocation.node_ids:
         if ending is Ending.FAILED and not lasted and not own_fault:
-            state.failing.setdefault(node, {})[job.id] = job.user
+            _remember(state.failing.setdefault(node, {}), job)
         elif lasted or ending is Ending.COMPLETED:
             state.failing.pop(node, None)
+
+
+def _remember(failed: dict[JobId, str], job: Job) -> None:
+    """Add ``job`` to the jobs that ``failed``, unless enough of them are known, or enough of its user."""
+    users = set(failed.values())
+    if len(failed) < JOBS or (len(users) < USERS and job.user not in users):
+        failed[job.id] = job.user
 
 
 def drained(state: ClusterState, attempt: Attempt) -> Iterator[e.Event]:
@@ -36,8 +44,8 @@ def drained(state: ClusterState, attempt: Attempt) -> Iterator[e.Event]:
         failed = state.failing.get(node, {})
         users = len(set(failed.values()))
         if len(failed) >= JOBS and users >= USERS and _has_another(state, node):
-            jobs = ", ".join(failed)
-            reason = f"{len(failed)} jobs of {users} users in a row failed here soon after their start: {jobs}"
+            what = f"{len(failed)} jobs of {users} users in a row failed here soon after their start"
+            reason = f"{what}: {jobs_text(list(failed))}"
             yield e.NodeDrained(node=node, reason=reason)
 
 

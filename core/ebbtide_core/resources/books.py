@@ -115,6 +115,11 @@ class Node:
         """Whether jobs may be placed on the node."""
         return self.connected and not self.lost and self.drain is None
 
+    def takes_back(self, now: float) -> bool:
+        """Return whether jobs in the node's memory may go on here: on a drained node, until the deadline."""
+        drain = self.drain
+        return self.reachable and (drain is None or drain.deadline is None or drain.deadline > now)
+
     def has_ended(self, now: float) -> bool:
         """Return whether the node is gone at Unix time ``now`` as was announced, and nothing of any job is left there.
 

@@ -7,7 +7,7 @@ from typing import Final
 from ebbtide_core.estimates.work import EstimateSource, expected_end, remaining
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import NO_NEEDS, as_options
-from ebbtide_core.model.types import JobId, NodeId
+from ebbtide_core.model.types import JobId, NodeAllocation, NodeId
 from ebbtide_core.planning.draft import count_text, need_text
 from ebbtide_core.planning.policy import Policy
 from ebbtide_core.planning.staying import Stay
@@ -82,7 +82,7 @@ def explain(state: ClusterState, job: Job, now: float, policy: Policy | None = N
         job=job.id,
         needs=_needs(job) + pool.where,
         ahead=ahead,
-        nodes=tuple(_view(pool, job, id) for id in pool.books.nodes) if ahead is not None or backs_off else (),
+        nodes=tuple(_view(pool, job, id, now) for id in pool.books.nodes) if ahead is not None or backs_off else (),
         room_at=room_at,
         basis=basis,
         remaining_s=left.work_s if left else None,
@@ -127,9 +127,12 @@ def _needs(job: Job) -> str:
     return ", ".join(parts)
 
 
-def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
+def _view(pool: PoolState, job: Job, id: NodeId, now: float) -> NodeView:
     node = pool.books.nodes[id]
     use, spec, mem_bytes = node.promised, job.spec, job.gpu_memory.requested_bytes
+    if (own := job.pinned_allocation) is not None:
+        return NodeView(id, max(0, node.idle(use)), len(node.gpus), _why_not_back(pool, job, node, own.nodes[0], now))
+    small = job.gpus_min > 0 and not any(gpu.mem_bytes >= mem_bytes for gpu in node.gpus.values())
     obstacles = [
         ("not connected", not node.reachable),
         (drained := _why_drained(node), bool(drained)),
@@ -137,7 +140,7 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
         ("cannot read its checkpoint", not reads_checkpoint(job, node, pool.books)),
         ("too few CPUs left", use.cpus + spec.cpus > node.facts.cpus),
         ("too little memory left", use.mem_bytes + spec.mem_bytes > node.facts.mem_bytes),
-        ("GPUs too small", job.gpus_min > 0 and not any(gpu.mem_bytes >= mem_bytes for gpu in node.gpus.values())),
+        ("GPUs too small" if node.gpus else "no GPUs", small),
     ]
     found = [text for text, stands in obstacles if stands]
     if not found and not Trial(pool.books).has_room(job, node):
@@ -147,6 +150,25 @@ def _view(pool: PoolState, job: Job, id: NodeId) -> NodeView:
         if pool.books.booked is not None and job.gpus_min and (booked := pool.books.booked.obstacle(job, id)):
             found.append(booked)
     return NodeView(id, max(0, node.idle(use)), len(node.gpus), "; ".join(found))
+
+
+def _why_not_back(pool: PoolState, job: Job, node: Node, own: NodeAllocation, now: float) -> str:
+    """Return why a swapped-out job, which keeps all but ``own``, cannot go on on ``node``, in words."""
+    [gpu] = own.gpus
+    if node.id != own.node:
+        return f"it can go on only on GPU {gpu.gpu} of node {own.node}"
+    if not node.reachable:
+        return "not connected"
+    found = [] if node.takes_back(now) else [_why_drained(node)]
+    if not node.offers(gpu):
+        found += in_the_way(node)
+    elif not (node.fits(own, node.held) and node.fits(own, node.promised)):
+        found.append(f"GPU {gpu.gpu} is taken")
+    elif pool.books.anti_affinity is not None and gpu.gpu in pool.books.anti_affinity.gpus(job.id, node):
+        found.append(f"kept apart from {kept_from(job, pool.books, node)}")
+    elif pool.books.booked is not None and gpu.gpu in pool.books.booked.barred(job).get(node.id, ()):
+        found.append(pool.books.booked.obstacle(job, node.id))
+    return "; ".join(found)
 
 
 def _why_drained(node: Node) -> str:

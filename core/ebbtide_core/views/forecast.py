@@ -17,6 +17,7 @@ from ebbtide_core.commands import Command, Launch, Record, Resume, Stop, WakeAt
 from ebbtide_core.estimates.work import EstimateSource, expected_end, remaining, work_done
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Job
+from ebbtide_core.job.swap_causes import is_swapped_for
 from ebbtide_core.model.types import Allocation, Checkpointed, ExitFacts, GpuId, HeldBy, JobId, JobState
 from ebbtide_core.planning.draft import jobs_text
 
@@ -80,6 +81,8 @@ class _Ahead:
         self._now = now
         self._heap: list[tuple[float, int, Event]] = []
         self._order = 0
+        self._ends: dict[JobId, Event] = {}
+        """The expected end of each job since it ran last; an attempt that was swapped out has another one then."""
         self._bounds = 0
         self._unknown: dict[JobId, None] = {}
         self._held = self._holders()
@@ -143,26 +146,35 @@ class _Ahead:
         if end is None:
             self._unknown[job.id] = None
         else:
-            self._at(end, e.AttemptExited(job.id, job.attempts[-1].number, _ENDED, freed=True))
+            self._ends[job.id] = e.AttemptExited(job.id, job.attempts[-1].number, _ENDED, freed=True)
+            self._at(end, self._ends[job.id])
 
     def _leave(self, job: Job, asked: float) -> None:
+        """Schedule when ``job`` has left: it ends, or moves to host memory, where it stays until it can come back."""
         attempt = job.attempts[-1]
         stop = attempt.stop
         assert stop is not None
+        swapped = is_swapped_for(job, stop.cause)
+        if swapped and attempt.off_gpu:
+            return
         needs = stop.grace_s if job.suspending.save_s is None else min(job.suspending.save_s, stop.grace_s)
         if attempt.started is None:  # an attempt that has not started has nothing to save
             needs = 0.0
+        if swapped and attempt.first_started is not None:
+            most_bytes = sum(gpu.mem_bytes for piece in attempt.allocation for gpu in piece.gpus)
+            self._at(asked + needs, e.AttemptSwapped(job.id, attempt.number, attempt.swaps + 1, most_bytes, needs))
+            return
         exit = replace(_ASIDE, checkpoint_s=needs)
-        self._at(asked + needs, e.AttemptExited(job.id, job.attempts[-1].number, exit, freed=True))
+        self._at(asked + needs, e.AttemptExited(job.id, attempt.number, exit, freed=True))
 
     def _is_void(self, event: Event) -> bool:
-        """Return whether ``event`` is the end of an attempt that was stopped before, or only a time for a pass."""
+        """Return whether ``event`` is the end of an attempt that was stopped by then, or only a time for a pass."""
         if isinstance(event, e.SchedulingDue):
             return True
         if not isinstance(event, e.AttemptExited) or event.exit is not _ENDED:
             return False
         live = self._cluster.state.jobs[event.job].live
-        return live is None or live.stop is not None
+        return live is None or live.stop is not None or self._ends.get(event.job) is not event
 
     def _at(self, time: float, event: Event) -> None:
         self._order += 1
@@ -188,6 +200,8 @@ class _Ahead:
         match event:
             case e.AttemptStarted():
                 self._work(self._cluster.state.jobs[event.job])
+            case e.AttemptSwapped():
+                self._ends.pop(event.job, None)
             case e.AttemptPlaced() if event.job in self._sought:
                 self._placed[event.job] = event.allocation
             case e.ReturnRequested() if event.job in self._sought:

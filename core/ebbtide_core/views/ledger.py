@@ -173,7 +173,7 @@ class Ledger:
         now = self._last = max(self._last, now)
         if (job := getattr(event, "job", None)) is not None:
             self._look_at_job(job, event, now)
-            if isinstance(event, e.StrayGone):  # it may have left GPUs dirty
+            if isinstance(event, e.StrayFound | e.StrayGone):  # other GPUs are set aside now, or dirty
                 self._look_at_node(event.node, now)
         elif (node := getattr(event, "node", None)) is not None:
             self._look_at_node(node, now)

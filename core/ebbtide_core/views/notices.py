@@ -4,10 +4,11 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.events import Event
+from ebbtide_core.job import gang
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.lifecycle.unsaved_work import in_words
 from ebbtide_core.model.notice_rules import Moment
-from ebbtide_core.model.types import Checkpointed, HeldBy, JobState
+from ebbtide_core.model.types import Checkpointed, HeldBy, JobState, RefusalCause, StopCause
 from ebbtide_core.planning.draft import where
 from ebbtide_core.views.narrate import narrate
 
@@ -36,10 +37,10 @@ def moment_of(job: Job, event: Event, at: float) -> tuple[Moment, str] | None:
             return _started(job, event)
         case e.AttemptSwapped(note=""):
             return Moment.SUSPENDED, _why_stopped(job.attempts[event.attempt - 1])
-        case e.AttemptExited() | e.AttemptRefused() | e.CancelRequested():
-            if job.end is not None and job.end.at == at:
-                return _ENDINGS[job.end.state], job.reason
-            return None if isinstance(event, e.CancelRequested) else _suspended(job, event.attempt, at)
+        case e.CancelRequested() | e.DependencyFailed() | e.TaskStopped():
+            return _ended(job, at)
+        case e.AttemptExited() | e.AttemptRefused():
+            return _ended(job, at) or _left(job, event, at)
         case _:
             return None
 
@@ -54,9 +55,22 @@ def _started(job: Job, event: e.AttemptStarted) -> tuple[Moment, str] | None:
     return (Moment.RESUMED if again else Moment.STARTED), f"{where(allocation)}{came_from}"
 
 
-def _suspended(job: Job, number: int, at: float) -> tuple[Moment, str] | None:
-    attempt = job.attempts[number - 1]
-    if attempt.end is None or attempt.end.at != at or attempt.stop is None or attempt.started is None:
+def _ended(job: Job, at: float) -> tuple[Moment, str] | None:
+    return (_ENDINGS[job.end.state], job.reason) if job.end is not None and job.end.at == at else None
+
+
+def _left(job: Job, event: e.AttemptExited | e.AttemptRefused, at: float) -> tuple[Moment, str] | None:
+    """Return the moment of an attempt's end that is not its job's: the job is held because it cannot resume, or waits.
+
+    A job of which a node failed was not suspended: it is tried again, as one on a single node that failed is.
+    """
+    attempt = job.attempts[event.attempt - 1]
+    if attempt.end is None or attempt.end.at != at:
+        return None
+    refused = gang.refusal(attempt) if attempt.gang is not None else event
+    if isinstance(refused, e.AttemptRefused) and refused.cause is RefusalCause.NO_CHECKPOINT:
+        return (Moment.HELD, f"held: {refused.reason}") if job.held_by is HeldBy.SYSTEM else None
+    if attempt.started is None or attempt.stop is None or attempt.stop.cause is StopCause.BROKEN:
         return None
     return Moment.SUSPENDED, _why_stopped(attempt)
 

@@ -14,6 +14,7 @@ from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.model.settings import DEFAULT_POOL, Settings
 from ebbtide_core.model.types import GpuId
 from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.foreign_processes import stray_on
 from ebbtide_core.state import ClusterState
 
 _SAY_NOTHING: Final = (
@@ -86,6 +87,6 @@ def rest_of(node: Node, gpu: GpuId) -> Rest | None:
     facts = node.gpus.get(gpu)
     if facts is None:
         return None
-    if node.lost or node.drain is not None or not facts.healthy:
+    if node.lost or node.drain is not None or not facts.healthy or stray_on(node, gpu) is not None:
         return Rest.UNAVAILABLE
     return Rest.FOREIGN if gpu in node.foreign else Rest.IDLE

@@ -4,6 +4,7 @@ from typing import Final
 
 from ebbtide_core.model.types import GpuId
 from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.foreign_processes import stray_on
 
 GPU_STATES: Final = ("allocated", "idle", "foreign", "quarantined", "unhealthy", "unreachable")
 NODE_STATES: Final = ("up", "down", "draining", "drained", "ended")
@@ -28,4 +29,6 @@ def state_of_gpu(node: Node, gpu: GpuId) -> str:
         return "unreachable"
     if node.held.share(gpu):
         return "allocated"
+    if stray_on(node, gpu) is not None:
+        return "quarantined"
     return "foreign" if gpu in node.foreign and gpu not in node.beside else "idle"

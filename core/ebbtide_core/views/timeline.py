@@ -136,6 +136,7 @@ class Timeline:
     def take(self, line: int, event: Event, now: float) -> list[Change]:
         """Take the next ``event``, of ``line`` of the journal and Unix time ``now``; a time never goes back."""
         now = self._last = max(self._last, now)
+        self._state.forget_due(now)
         self._keys = _Keys(line)
         if isinstance(event, e.JobRemoved | e.JobRetired):  # the job is over, and was dropped when it ended
             return [Unnamed(event.job)] if isinstance(event, e.JobRemoved) else []
@@ -143,7 +144,7 @@ class Timeline:
         found = list[Change]()
         if (job := getattr(event, "job", None)) is not None:
             found += self._look_at_job(job, event, now)
-            if isinstance(event, e.StrayGone):  # it may have left GPUs dirty
+            if isinstance(event, e.StrayFound | e.StrayGone):  # other GPUs are set aside now, or dirty
                 found += self._look_at_node(event.node, now)
         elif (node := getattr(event, "node", None)) is not None:
             found += self._look_at_node(node, now)
@@ -169,6 +170,8 @@ class Timeline:
         if job.end is not None and (job.attempt is None or job.attempt.freed is not None):
             del self._jobs[id]  # so that memory does not grow with the length of the journal
             self._state.forget_job(id)
+            if job.lineage.task is not None:
+                self._state.gates.forget_array(job.lineage.task.array)
 
     def _follow_life(self, entry: _Open, now: float) -> Iterator[Began | Ended]:
         life = life_of(entry.job)

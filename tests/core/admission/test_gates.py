@@ -1,5 +1,6 @@
 """Who may stand in the queue: arrays with limits, dependencies, times to begin, quotas (see `admission.gates`)."""
 
+import dataclasses
 from fractions import Fraction
 
 import pytest
@@ -7,6 +8,7 @@ from ebbtide_core import events as e
 from ebbtide_core.admission.gates import held_back
 from ebbtide_core.cluster import Cluster, RefusalKind
 from ebbtide_core.job.arrays import ranges, selected
+from ebbtide_core.measuring.gpu_memory import learned_request
 from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.settings import Settings
@@ -15,7 +17,7 @@ from ebbtide_core.model.types import WHOLE, ExitFacts, JobId, JobState, SuspendM
 from ebbtide_core.policies.registry import POLICIES, create_policy
 from ebbtide_core.views.narrate import narrate
 
-from tests.core.lab import DONE, Lab, registration
+from tests.core.lab import DONE, GIB, Lab, registration
 
 FAILED = ExitFacts(exit_code=1)
 OK, NOT_OK, ANY = AfterKind.OK, AfterKind.NOT_OK, AfterKind.ANY
@@ -339,6 +341,36 @@ def test_a_job_with_fractions_gets_a_size_that_it_may_have():
     lab.submit("1/4")
     elastic = lab.submit("1/4", 2)
     assert elastic.gpus_max == WHOLE // 2
+
+
+@pytest.mark.parametrize("as_written", ["now", "by an older version"])
+def test_what_a_job_asked_for_is_not_forgotten_when_it_is_given_the_memory_of_its_last_run(as_written):
+    lab = lab_with(gpus=1)
+    first = lab.running("1/4")
+    lab.wait(60)
+    lab.end(first, ExitFacts(gpu_mem_peak_bytes=4 * GIB))
+    lab.running("1/2")
+    elastic = lab.submit("1/4", 4)
+    lab.tell(learned_request(lab.cluster.state, elastic))
+    assert elastic.gpus_max == WHOLE // 2
+    again = Cluster(create_policy("fifo", {}), settings=Settings(quotas=Quotas(Quota(8 * WHOLE))))
+    for time, event in lab.journal:
+        if isinstance(event, e.GpuMemoryChanged) and as_written != "now":
+            event = dataclasses.replace(event, gpus_max=WHOLE // 2)
+        again.replay(event, time)
+    known = again.state.jobs[elastic.id]
+    assert (known.gpus_max, known.gpu_memory.requested_bytes) == (4 * WHOLE, elastic.gpu_memory.requested_bytes)
+
+
+def test_what_a_job_asked_for_is_not_forgotten_when_it_runs_out_of_gpu_memory():
+    lab = lab_with(gpus=1)
+    other, elastic = lab.running("1/2"), lab.running("1/4", 4)
+    assert elastic.gpus_max == WHOLE // 2
+    lab.end(elastic, ExitFacts(exit_code=1, out_of_memory=True))
+    lab.end(other, DONE)
+    assert (elastic.gpus_min, elastic.gpus_max) == (WHOLE, WHOLE)
+    lab.cluster.reconfigure(Settings(quotas=Quotas(Quota(8 * WHOLE))), lab.now)
+    assert (elastic.gpus_min, elastic.gpus_max) == (WHOLE, 4 * WHOLE)
 
 
 def test_who_is_resized_keeps_within_the_quota():

@@ -2,11 +2,15 @@
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.model.types import ExitFacts, JobState, NodeId, RefusalCause
+from ebbtide_core.model.types import ExitFacts, JobId, JobState, NodeId, RefusalCause
+from ebbtide_core.nodes.foreign_use import gpu_seconds
 from ebbtide_core.views.digest import digest
 from ebbtide_core.views.narrate import narrate
 
+from tests.core.job.test_gang import Gangs
 from tests.core.lab import Lab, stopped
+from tests.core.lifecycle.test_idling import SUSPEND, idle, look
+from tests.core.nodes.test_foreign_use import PYTHON, use
 
 YEAR_S = 365 * 86_400.0
 AGAIN = ExitFacts(exit_code=85)
@@ -72,9 +76,53 @@ def test_a_suspension_takes_no_negative_time(lab: Lab) -> None:
     assert job.suspending.restart_cost_s == pytest.approx(12.0, abs=4.0)
 
 
+def test_an_idle_job_is_suspended_in_time_unless_it_reports_a_step(lab: Lab) -> None:
+    lazy = idle(lab, SUSPEND)
+    set_right(lab)
+    lab.wait(580)
+    assert lazy.state is JobState.RUNNING
+    assert stopped(lab.wait(20)) == {lazy.id}
+    assert "idle on 2 GPUs for 40 min" in lazy.reason
+    lab.end(lazy)
+    lab.wait(YEAR_S)
+    eager = idle(lab, SUSPEND)
+    set_right(lab)
+    lab.progress(eager, 5)
+    assert look(lab, eager, how=SUSPEND) == [e.JobBusy(eager.id, 1)]
+    assert stopped(lab.wait(1000)) == set()
+
+
+def test_a_warning_from_before_the_clock_was_ahead_stays_as_it_was(lab: Lab) -> None:
+    job = idle(lab, SUSPEND)
+    before = job.attempts[-1].idle
+    lab.wait(200)
+    lab.now -= 100
+    lab.tell(e.SchedulingDue())
+    assert job.attempts[-1].idle == before
+
+
+def test_nodes_that_do_not_follow_the_first_one_are_stopped_in_time() -> None:
+    lab = Gangs()
+    lab.wait(YEAR_S)
+    job = lab.gang()
+    lab.ends_on(job, "a")
+    set_right(lab)
+    assert stopped(lab.wait(2)) == set()
+    assert stopped(lab.wait(10)) == {job.id}
+
+
+def test_the_time_of_processes_that_belong_to_no_job_goes_on(lab: Lab) -> None:
+    lab.tell(use("a0", PYTHON))
+    lab.wait(99)
+    set_right(lab)
+    assert gpu_seconds(lab.cluster.state, lab.now) == {"alice": pytest.approx(100.0, abs=2.0)}
+
+
 def test_it_is_told_and_the_fold_comes_to_the_same(lab: Lab) -> None:
     lab.running(time_limit_s=1000.0)
     lab.end(lab.running(), AGAIN)
+    lab.wait(1800)
+    lab.tell(e.JobIdle(JobId("1"), 1, lab.now - 1800, lab.now + 600))
     set_right(lab)
     [event] = [event for _, event in lab.journal if isinstance(event, e.ClockSetBack)]
     assert narrate(event) == "the clock had been ahead, and was set back by 8760 h"

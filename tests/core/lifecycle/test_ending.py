@@ -142,6 +142,13 @@ class TestStoppedBeforeItRan:
         assert job.state is JobState.FAILED
         assert job.reason == "node a is drained: new GPUs, and it cannot go on elsewhere"
 
+    def test_who_is_to_end_ends_for_that_reason_though_the_node_refuses_it_for_another(self, lab: Lab) -> None:
+        job = lab.submit(suspend=SuspendMode.NONE, grace_s=5.0, retries=1)
+        lab.tell(e.NodeDrained(node=NodeId("a"), reason="new GPUs", deadline=lab.now, force=True))
+        lab.tell(e.AttemptRefused(job.id, 1, RefusalCause.NODE, "the disk is full"))
+        assert job.state is JobState.FAILED
+        assert job.reason == "node a is drained: new GPUs, and it cannot go on elsewhere"
+
     def test_who_was_cancelled_is_cancelled(self, lab: Lab) -> None:
         job = lab.submit()
         lab.tell(e.CancelRequested(job.id))

@@ -221,6 +221,32 @@ def test_a_user_may_release_who_is_paused_and_it_still_counts() -> None:
     assert lab.steps[0] == 1600
 
 
+def test_a_running_task_that_its_user_holds_is_judged_at_the_rungs_that_it_reaches() -> None:
+    lab = Sweep([2.0, 1.0, 3.0, 4.0], gpus=4)
+    first = lab.tasks[0]
+    lab.tell(e.HoldRequested(first.id))
+    assert stopped(lab.report(0, 100)) == {"1.0"}
+    lab.settle()
+    assert (first.state, first.held_by) == (JobState.SUSPENDED, HeldBy.USER)
+    for index in (1, 2, 3):
+        lab.report(index, 100)
+        lab.settle()
+    lab.tell(e.ReleaseRequested(first.id))
+    lab.settle()
+    lab.report(0, 400, loss=0.5)
+    assert first.measured.rungs == {100: 2.0, 400: 0.5}
+
+
+def test_a_held_task_that_is_among_the_best_runs_on_and_stays_held() -> None:
+    lab = Sweep([4.0, 3.0, 2.0, 1.0, 5.0, 6.0, 7.0, 8.0], gpus=4)
+    for index in range(3):
+        lab.report(index, 100)
+    lab.tell(e.HoldRequested(lab.tasks[3].id))
+    assert stopped(lab.report(3, 100)) == set()
+    assert (lab.tasks[3].state, lab.tasks[3].held_by) == (JobState.RUNNING, HeldBy.USER)
+    assert lab.tasks[3].measured.rungs == {100: 1.0}
+
+
 def test_a_restart_in_the_middle_changes_nothing() -> None:
     """The journal alone says who waits, who goes on, and who is given up."""
     lab = Sweep([8.0, 7.0, 3.0, 6.0, 5.0, 1.0, 2.0, 4.0])

@@ -2,10 +2,14 @@
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.model.types import NodeId
-from ebbtide_core.nodes.draining import LEAVE_AT_ONCE
+from ebbtide_core.commands import Resume
+from ebbtide_core.model.types import JobId, JobState, NodeId
+from ebbtide_core.nodes.draining import LEAVE_AT_ONCE, DrainForecast, DrainOutcome, drain_forecasts
+from ebbtide_core.policies.registry import POLICIES
 
-from tests.core.lab import Lab, stopped, wake_times
+from tests.core.lab import DONE, Lab, stopped, wake_times
+from tests.core.lifecycle.test_swaps import away, orders, returned, swapped, swapper
+from tests.core.nodes.test_foreign_use import PYTHON, use
 
 
 @pytest.fixture
@@ -28,3 +32,62 @@ def test_who_is_to_leave_a_drained_node_leaves_whatever_else_happens_at_that_ver
     assert later.admission is not None
     lab.cluster.handle(e.HoldRequested(later.id), lab.now + 101.0)  # before the pass that was asked for
     assert stopped(lab.cluster.handle(e.SchedulingDue(), lab.now + 101.0)) == {job.id}
+
+
+@pytest.mark.parametrize("seconds", [None, 500.0])
+def test_who_was_swapped_out_on_a_node_that_is_drained_comes_back_and_runs_to_its_end(seconds: float | None) -> None:
+    lab = Lab(gpus=1)
+    job, urgent = away(lab)
+    lab.tell(e.NodeDrained(node=NodeId("a"), deadline=None if seconds is None else lab.now + seconds))
+    waiting = lab.submit(1)
+    lab.end(urgent, DONE)
+    assert [resume.job for resume in orders(lab.last, Resume)] == [job.id]
+    returned(lab, job)
+    assert (job.state, waiting.attempts) == (JobState.RUNNING, [])
+    lab.end(job, DONE)
+    assert lab.cluster.state.nodes["a"].attempts == set()
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_under_every_policy_a_user_resumes_who_lies_in_the_memory_of_a_drained_node(policy: str) -> None:
+    lab = Lab(policy, gpus=1)
+    job = swapper(lab)
+    lab.tell(e.SuspendRequested(job.id))
+    swapped(lab, job)
+    lab.tell(e.NodeDrained(node=NodeId("a")))
+    assert [(found.job, found.outcome) for found in forecasts(lab)] == [(job, DrainOutcome.RUNS_OUT)]
+    assert orders(lab.last, Resume) == []
+    [resume] = orders(lab.tell(e.ResumeRequested(job.id)), Resume)
+    assert resume.job == job.id
+
+
+def test_of_two_that_were_swapped_out_from_one_gpu_of_a_drained_node_one_comes_back_at_a_time() -> None:
+    lab = Lab(gpus=1)
+    jobs = []
+    for _ in range(2):
+        jobs.append(swapper(lab))
+        lab.tell(e.SuspendRequested(jobs[-1].id))
+        swapped(lab, jobs[-1])
+    lab.tell(e.NodeDrained(node=NodeId("a")))
+    assert [resume.job for resume in orders(lab.tell(e.ResumeRequested(JobId("1"))), Resume)] == ["1"]
+    assert orders(lab.tell(e.ResumeRequested(JobId("2"))), Resume) == []
+    returned(lab, jobs[0])
+    lab.end(jobs[0], DONE)
+    assert [resume.job for resume in orders(lab.last, Resume)] == ["2"]
+
+
+def test_nobody_comes_back_to_a_drained_node_after_its_deadline_nor_beside_a_foreign_process() -> None:
+    lab = Lab(gpus=1)
+    job = swapper(lab)
+    lab.tell(e.SuspendRequested(job.id))
+    swapped(lab, job)
+    lab.tell(use("a0", PYTHON))
+    lab.tell(e.NodeDrained(node=NodeId("a"), deadline=lab.now + 100.0))
+    assert orders(lab.tell(e.ResumeRequested(job.id)), Resume) == []
+    lab.wait(100.0)
+    assert orders(lab.tell(use("a0")), Resume) == []
+    assert [resume.job for resume in orders(lab.tell(e.NodeDrained(node=NodeId("a"))), Resume)] == [job.id]
+
+
+def forecasts(lab: Lab) -> list[DrainForecast]:
+    return list(drain_forecasts(lab.cluster.state, lab.cluster.state.nodes["a"], lab.now))

@@ -5,7 +5,7 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import Allocation, NodeId
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import precondition, rule
 
 from tests.core.test_world import WatchedWorld
 from tests.core.world import NODES
@@ -24,6 +24,19 @@ class DrainedWorld(WatchedWorld):
         deadline = None if seconds is None else self.now + seconds
         self.tell(e.NodeDrained(node=NodeId(node), deadline=deadline, force=force and seconds is not None))
 
+    @precondition(lambda self: self._swappable())
+    @rule(data=st.data())
+    def drain_where_one_lies_in_host_memory(self, data: st.DataObject) -> None:
+        """Its user has it go on there."""
+        process = self._some(data, self._swappable())
+        self._tell_all(process.reports)
+        self.tell(e.SuspendRequested(process.ref.job))
+        if process.to_leave:
+            self._move_out(process)
+            self._tell_all(process.reports)
+        self.drain(process.node, None, force=False)
+        self.tell(e.ResumeRequested(process.ref.job))
+
     @rule(node=st.sampled_from(NODES))
     def put_back(self, node: str) -> None:
         self.tell(e.NodeResumed(NodeId(node)))
@@ -37,7 +50,10 @@ class DrainedWorld(WatchedWorld):
     def _check_placement(self, job: Job, allocation: Allocation) -> None:
         super()._check_placement(job, allocation)
         for node in allocation.node_ids:
-            assert self.cluster.state.nodes[node].drain is None, "placed on a node that is out of service"
+            drain = self.cluster.state.nodes[node].drain
+            comes_back = job.attempts[-1].swaps > 0  # from the node's memory, until the deadline
+            in_time = drain is None or drain.deadline is None or drain.deadline > self.now
+            assert drain is None or (comes_back and in_time), "placed on a node that is out of service"
 
     def teardown(self) -> None:
         """With all nodes in service, and none forbidden to anybody, all comes to its end as ever."""

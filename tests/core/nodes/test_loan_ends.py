@@ -221,6 +221,25 @@ def test_it_is_forecast_what_becomes_of_each_job_on_a_node_that_ends() -> None:
     assert never.running
 
 
+@pytest.mark.parametrize("drained_for_s", [5e4, 2e6])
+def test_whichever_comes_first_is_forecast_of_a_node_that_is_drained_and_ends(drained_for_s: float) -> None:
+    made = lab_on_loan(until_s=1e6)
+    made.running(grace_s=100.0)
+    made.running(suspend=SuspendMode.NONE, time_limit_s=1e5, grace_s=30.0)
+    state, node, deadline = made.cluster.state, made.cluster.state.nodes[NodeId("a")], made.now + drained_for_s
+    assert node.loan is not None
+    made.tell(e.NodeDrained(node=NodeId("a"), deadline=deadline))
+    saves, never = drain_forecasts(state, node, made.now)
+    first = min(deadline, node.loan.until - FREEING_S)
+    assert (saves.outcome, saves.at) == (DrainOutcome.WAITS, first - 100.0)
+    assert (never.outcome, never.at) == (DrainOutcome.STARTS_OVER, node.loan.until - 30.0 - FREEING_S)
+    made.tell(e.NodeDrained(node=NodeId("a"), deadline=deadline, force=True))
+    _, never = drain_forecasts(state, node, made.now)
+    ends = deadline < node.loan.until
+    assert never.outcome is (DrainOutcome.ENDS if ends else DrainOutcome.STARTS_OVER)
+    assert never.at == first - 30.0
+
+
 def test_a_pass_that_is_late_by_a_moment_cuts_no_grace_period() -> None:
     made = lab_on_loan(until_s=1e6)
     job = made.running(grace_s=100.0)

@@ -4,13 +4,15 @@ import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.fencing import StrayKind
 from ebbtide_core.model import limits
-from ebbtide_core.model.types import JobId, NodeId
+from ebbtide_core.model.types import GpuId, JobId, NodeId
+from ebbtide_core.views.states import state_of_gpu
 
 from tests.core.lab import Lab
 
 
-def stray(job: str, attempt: int) -> e.StrayFound:
-    return e.StrayFound(node=NodeId("a"), job=JobId(job), attempt=attempt, kind=StrayKind.UNKNOWN)
+def stray(job: str, attempt: int, *gpus: str) -> e.StrayFound:
+    held = tuple(GpuId(gpu) for gpu in gpus)
+    return e.StrayFound(node=NodeId("a"), job=JobId(job), attempt=attempt, kind=StrayKind.UNKNOWN, gpus=held)
 
 
 def test_the_numbers_up_to_that_of_an_unknown_attempt_are_taken() -> None:
@@ -18,6 +20,15 @@ def test_the_numbers_up_to_that_of_an_unknown_attempt_are_taken() -> None:
     job = lab.submit(hold=True)
     lab.tell(stray(job.id, 3))
     assert len(job.attempts) == 3
+
+
+def test_a_gpu_of_an_unknown_attempt_is_set_aside_and_not_idle() -> None:
+    lab = Lab(gpus=2)
+    node = lab.cluster.state.nodes["a"]
+    lab.tell(stray("77", 1, "a0"))
+    assert [state_of_gpu(node, gpu) for gpu in node.gpus] == ["quarantined", "idle"]
+    lab.tell(e.StrayGone(node=node.id, job=JobId("77"), attempt=1))
+    assert [state_of_gpu(node, gpu) for gpu in node.gpus] == ["idle", "idle"]
 
 
 def test_a_number_that_no_attempt_can_have_is_not_counted_up_to() -> None:

@@ -1,13 +1,16 @@
 """Why a job waits, and when there is room for it."""
 
 import pytest
+from ebbtide_core import events as e
 from ebbtide_core.estimates.work import EstimateSource
+from ebbtide_core.events.bookings import BookedGpu
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import Needs
-from ebbtide_core.model.types import JobId, NodeId, SuspendMode
+from ebbtide_core.model.types import GpuId, JobId, NodeId, SuspendMode
 from ebbtide_core.views.explain import Explanation, explain
 
 from tests.core.lab import DONE, Lab, registration
+from tests.core.lifecycle.test_swaps import away
 
 
 def explained(lab: Lab, job: Job) -> Explanation:
@@ -76,6 +79,43 @@ def test_a_node_without_gpus_is_not_too_small_for_a_job_that_needs_none() -> Non
     lab.running(0, cpus=32.0)
     [node] = explained(lab, lab.submit(0, cpus=1.0)).nodes
     assert node.obstacle == "too few CPUs left"
+
+
+def test_a_node_without_gpus_has_none_for_a_job_that_needs_one() -> None:
+    lab = Lab("fifo", nodes="")
+    lab.tell(registration("a", 0))
+    lab.tell(registration("b", 1))
+    lab.running(1)
+    views = {view.node: view.obstacle for view in explained(lab, lab.submit(1)).nodes}
+    assert views == {"a": "no GPUs", "b": "too few GPUs left"}
+
+
+def test_for_a_job_in_host_memory_only_its_own_gpu_counts() -> None:
+    lab = Lab(gpus=1)
+    job, _ = away(lab, cpus=20.0)
+    lab.tell(registration("b", 1))
+    views = {view.node: view.obstacle for view in explained(lab, job).nodes}
+    elsewhere = "it can go on only on GPU a0 of node a"
+    assert views == {"a": "GPU a0 is taken", "b": elsewhere}
+    lab.tell(e.NodeDrained(node=NodeId("a"), reason="new fans"))
+    assert explained(lab, job).nodes[0].obstacle == "GPU a0 is taken"
+    lab.tell(e.NodeDrained(node=NodeId("a"), reason="new fans", deadline=lab.now))
+    assert explained(lab, job).nodes[0].obstacle == "being drained: new fans; GPU a0 is taken"
+    lab.tell(e.NodeResumed(node=NodeId("a")))
+    lab.tell(e.GpuHealthChanged(NodeId("a"), GpuId("a0"), False, "Xid 79"))
+    assert explained(lab, job).nodes[0].obstacle == "GPU 0 is unusable: Xid 79"
+    lab.tell(e.NodeLost(NodeId("a"), 20.0))
+    assert explained(lab, job).nodes[0].obstacle == "not connected"
+
+
+def test_a_job_in_host_memory_whose_gpu_is_booked_for_another_is_told_so() -> None:
+    lab = Lab(gpus=1)
+    job, urgent = away(lab)
+    since, gpus = lab.now, (BookedGpu(NodeId("a"), GpuId("a0")),)
+    lab.tell(e.BookingMade(booking="1", user="bob", since=since, until=since + 3600.0, gpus=gpus, window="now"))
+    lab.end(urgent, DONE)
+    [node] = explained(lab, job).nodes
+    assert node.obstacle == "1 GPU is reserved for bob, now (reservation 1)"
 
 
 def test_a_running_job_waits_for_nothing(lab: Lab) -> None:

@@ -7,7 +7,8 @@ from ebbtide_core.policies.registry import POLICIES
 from ebbtide_core.views.digest import digest
 from ebbtide_core.views.forecast import forecast, fork
 
-from tests.core.lab import Lab
+from tests.core.lab import GIB, Lab, registration
+from tests.core.lifecycle.test_swaps import swapper
 
 
 def foreseen(lab, job, *changes):
@@ -45,6 +46,35 @@ def test_who_is_asked_to_stop_takes_as_long_as_it_was_measured_to_need(lab):
     lab.cluster.state.refresh(running, lab.now)
     seen = foreseen(lab, lab.submit(4, hold=False, priority=10))
     assert seen.start == pytest.approx(lab.now - 1 + 3.0, abs=2)
+
+
+def test_a_job_in_host_memory_keeps_its_cpus_until_it_came_back_and_ended():
+    lab = Lab("priority", gpus=1, min_run_s="0")
+    swapper(lab, cpus=20.0, time_limit_s=1000.0)
+    urgent = lab.submit(1, priority=10, time_limit_s=500.0)
+    lab.tell(e.AttemptSwapped("1", 1, 1, GIB))
+    lab.start(urgent)
+    seen = foreseen(lab, lab.submit(0, cpus=20.0, priority=5))
+    assert seen.start == pytest.approx(lab.now + 500 + 1000, abs=10)
+
+
+def test_a_job_in_host_memory_comes_back_only_to_its_own_gpu():
+    lab = Lab("priority", gpus=1, min_run_s="0")
+    job = swapper(lab)
+    urgent = lab.submit(1, priority=10)
+    lab.tell(e.AttemptSwapped("1", 1, 1, GIB))
+    lab.start(urgent)
+    lab.tell(registration("b", 1, checkpoint_root_id="root-a"))
+    seen = foreseen(lab, job)
+    assert (seen.start, seen.basis) == (None, f"not known: no estimate says when job {urgent.id} ends")
+
+
+def test_a_job_that_would_be_swapped_out_ends_only_after_it_came_back():
+    lab = Lab("priority", gpus=1, min_run_s="0")
+    swapper(lab, cpus=20.0, time_limit_s=1000.0, grace_s=20.0)
+    urgent = lab.submit(1, time_limit_s=500.0)
+    seen = foreseen(lab, lab.submit(0, cpus=20.0), e.JobChanged(urgent.id, 10, 1.0, 42, 1.0))
+    assert seen.start == pytest.approx(lab.now + 20 + 500 + 1000, abs=10)
 
 
 def test_a_job_that_may_run_for_ever_is_named(lab):

@@ -145,7 +145,17 @@ def test_a_gpu_that_a_stray_left_dirty_is_out_of_service_and_not_idle() -> None:
     lab.tell(e.StrayFound(node=node, job=job, attempt=1, kind=StrayKind.UNKNOWN, gpus=gpus))
     lab.tell(e.StrayGone(node=node, job=job, attempt=1, dirty_gpus=gpus, dirty_reasons=("it is full",)))
     lab.wait(99)
-    assert usage(lab).gpus.unavailable == 100
+    assert usage(lab).gpus.unavailable == 101
+
+
+def test_a_gpu_of_a_stray_is_not_idle_until_the_stray_is_gone() -> None:
+    lab = Lab(gpus=1)
+    node, job, gpus = NodeId("a"), JobId("77"), (GpuId("a0"),)
+    lab.tell(e.StrayFound(node=node, job=job, attempt=1, kind=StrayKind.UNKNOWN, gpus=gpus))
+    lab.wait(49)
+    lab.tell(e.StrayGone(node=node, job=job, attempt=1))
+    lab.wait(9)
+    assert (usage(lab).gpus.unavailable, usage(lab).gpus.idle) == (51, 11)
 
 
 def left(exit: ExitFacts) -> GpuTime:

@@ -3,12 +3,15 @@
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.events.logs import LogMatch
+from ebbtide_core.model.dependency import AfterKind, Dependency
 from ebbtide_core.model.log_rules import LogAction
 from ebbtide_core.model.notice_rules import Moment, NoticeRule, parse_rule, shown
-from ebbtide_core.model.types import ExitFacts, NodeId
+from ebbtide_core.model.types import ExitFacts, NodeId, RefusalCause
 from ebbtide_core.views.notices import moment_of
 
-from tests.core.lab import Lab, registration
+from tests.core.job.test_gang import FAILED, Gangs
+from tests.core.lab import Lab, registration, stepped_aside
+from tests.core.lifecycle.test_successive_halving import Sweep
 
 
 def moments(lab, job):
@@ -52,6 +55,49 @@ def test_one_that_is_cancelled_before_it_ran_is_cancelled():
     job = lab.submit(hold=True)
     lab.tell(e.CancelRequested(job.id))
     assert moments(lab, job) == [("cancelled", "cancelled by user")]
+
+
+def test_one_that_can_never_start_because_another_failed_is_cancelled():
+    lab = Lab()
+    first = lab.running()
+    second = lab.submit(after=(Dependency(first.id, AfterKind.OK),))
+    lab.end(first, FAILED)
+    assert moments(lab, second) == [("cancelled", second.reason)]
+
+
+def test_a_task_that_is_stopped_early_has_completed():
+    lab = Sweep([4.0, 3.0])
+    while lab.turn():
+        pass
+    [*before, (moment, why)] = moments(lab, lab.tasks[0])
+    assert [said for said, _ in before] == ["started", "held", "suspended"]
+    assert (moment, why.partition(":")[0]) == ("completed", "stopped early at 100 steps")
+
+
+def test_one_whose_checkpoints_are_broken_is_held():
+    lab = Lab()
+    job = lab.submit()
+    lab.tell(e.AttemptRefused(job.id, 1, RefusalCause.NO_CHECKPOINT, "no checkpoint verifies"))
+    assert moments(lab, job) == [("held", "held: no checkpoint verifies")]
+
+
+def test_one_on_two_nodes_of_which_one_finds_no_checkpoint_is_held_once_the_other_has_left():
+    lab = Gangs()
+    job = lab.submit(2, nodes=2)
+    lab.starts_on(job, "a")
+    lab.refuses(job, "b", RefusalCause.NO_CHECKPOINT)
+    assert [moment for moment, _ in moments(lab, job)] == ["started"]
+    lab.ends_on(job, "a", stepped_aside())
+    assert [moment for moment, _ in moments(lab, job)] == ["started", "held"]
+
+
+def test_one_that_is_tried_again_after_one_of_its_nodes_failed_was_not_suspended():
+    lab = Gangs()
+    job = lab.gang(retries=1)
+    lab.ends_on(job, "b", FAILED)
+    lab.ends_on(job, "a", stepped_aside())
+    assert job.retries.failures == 1
+    assert [moment for moment, _ in moments(lab, job)] == ["started"]
 
 
 def test_a_preemption_says_for_whom():

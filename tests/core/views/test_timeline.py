@@ -8,13 +8,14 @@ from ebbtide_core import events as e
 from ebbtide_core.events.bookings import BookedGpu
 from ebbtide_core.events.fencing import StrayKind
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, ExitFacts, GpuId, JobId, NodeId, RefusalCause, SuspendMode
+from ebbtide_core.model.types import WHOLE, ExitFacts, GpuId, JobId, Loan, NodeId, RefusalCause, SuspendMode
 from ebbtide_core.views.gpu_time import Dimension, Periods
 from ebbtide_core.views.phases import KINDS, Rest
 from ebbtide_core.views.timeline import Began, BookedSpan, Ended, JobSpan, RestSpan, Timeline
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
 
+from tests.core.admission.test_gates import array
 from tests.core.lab import DONE, Lab, registration
 from tests.core.resources.test_pools_world import WorldOfPools
 from tests.core.views.test_ledger import usage_of
@@ -131,7 +132,7 @@ def test_a_gpu_is_idle_out_of_service_or_gone() -> None:
     assert rests[-2][1] == 11
 
 
-def test_a_gpu_that_a_stray_left_dirty_is_out_of_service() -> None:
+def test_a_gpu_that_a_stray_has_or_left_dirty_is_out_of_service() -> None:
     lab = Lab(gpus=1)
     node, job, gpus = NodeId("a"), JobId("77"), (GpuId("a0"),)
     lab.tell(e.StrayFound(node=node, job=job, attempt=1, kind=StrayKind.UNKNOWN, gpus=gpus))
@@ -141,7 +142,7 @@ def test_a_gpu_that_a_stray_left_dirty_is_out_of_service() -> None:
     spans = followed(lab.journal, lab.now)
     rests = [(span.what.rest, end - span.at) for span, end, _ in spans if isinstance(span.what, RestSpan)]
     assert [rest for rest, _ in rests] == [Rest.IDLE, Rest.UNAVAILABLE]
-    assert rests[-1][1] == 100
+    assert rests[-1][1] == 111
 
 
 def test_a_booking_is_a_span_of_each_of_its_gpus_until_it_is_moved_or_cancelled() -> None:
@@ -172,6 +173,28 @@ def test_the_same_keys_are_given_whenever_the_journal_is_read() -> None:
     again = [[span.key for span, _, _ in followed(lab.journal, lab.now)] for _ in range(2)]
     assert again[0] == again[1]
     assert len(set(again[0])) == len(again[0])
+
+
+def test_what_is_over_takes_no_memory_any_more() -> None:
+    lab = Lab("fifo", gpus=4)
+    lab.tell(registration("b", 2, loan=Loan(lab.now + 1000.0, "ann")))
+    tasks = array(lab, 105, concurrent=2, time_limit_s=100.0)
+    held = lab.submit(1, begin_at=lab.now + 10.0, hold=True)
+    lab.tell(e.ArrayChanged(JobId("100"), 0, 0, 2, 0))
+    for task in tasks:
+        lab.tell(e.CancelRequested(task.id))
+    for task in [task for task in tasks if task.live is not None]:
+        lab.end(task)
+    lab.tell(e.ArrayChanged(JobId("100"), 1, 0, 0, 0))
+    lab.wait(2000)
+    lab.tell(e.ReleaseRequested(held.id))
+    timeline = Timeline()
+    for line, (at, event) in enumerate(lab.journal, 1):
+        if type(event).__name__ in KINDS:
+            timeline.take(line, event, at)
+    state = timeline._state
+    assert list(state.jobs) == [held.id]
+    assert (state.next_time(), state.goes_on, state.gates.arrays, len(state.gates._groups)) == (None, False, {}, 1)
 
 
 class Following:
