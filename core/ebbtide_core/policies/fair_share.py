@@ -35,6 +35,7 @@ from ebbtide_core.planning.policy import JobImportance, Policy
 from ebbtide_core.planning.preemption import choose, may_be_preempted
 from ebbtide_core.planning.preemption import claim as claim_room
 from ebbtide_core.planning.staying import Stay, stays_by_itself
+from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
@@ -94,11 +95,26 @@ class _Pass:
         self.groups = self.granting.groups
 
     def start_without_gpus(self) -> None:
-        """Start jobs without GPUs in order of arrival."""
-        for _, job in self.groups.without_gpus:
-            if not self.draft.admit(job):
-                self.draft.wait(job)
-                return
+        """Start jobs without GPUs in order of arrival, until one has to wait that holds up those behind it."""
+        draft, blocked = self.draft, False
+
+        def start(job: Job) -> bool:
+            nonlocal blocked
+            if blocked:
+                return False
+            if draft.admit(job):
+                return True
+            draft.wait(job)
+            blocked = holds_up(job, draft.snapshot.books)
+            return False
+
+        self._queue.first_fit(start, lambda: 0)
+
+    @property
+    def _queue(self) -> DemandQueue:
+        queue = self.draft.snapshot.queue
+        assert isinstance(queue, DemandQueue)
+        return queue
 
     def start_those_with_a_share(self) -> None:
         """Place all waiting jobs that have a grant: where there is room, else where others have too much."""
@@ -217,11 +233,9 @@ class _Pass:
 
     def fill(self) -> None:
         """Start jobs that fit into what is left and could be preempted again."""
-        queue = self.draft.snapshot.queue
-        assert isinstance(queue, DemandQueue)
         elastic = self.draft.elastic()
         kept = sum([max(0, self.granting.granted(job) - _allotted(self.draft, job)) for job in elastic])
-        queue.first_fit(self._fill_with, lambda: self.draft.trial.most - kept)
+        self._queue.first_fit(self._fill_with, lambda: self.draft.trial.most - kept)
 
     def _fill_with(self, job: Job) -> bool:
         if job.id in self.draft.placements:

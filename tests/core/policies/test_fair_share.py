@@ -8,9 +8,11 @@ from ebbtide_core.events import (
     HoldRequested,
     JobSubmitted,
     NodeDisconnected,
+    NodeDrained,
     NodeLost,
     ReleaseRequested,
 )
+from ebbtide_core.model.constraints import Needs
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobId, JobState, NodeId, SuspendMode
 from ebbtide_core.planning.fair_share.claims import ShareClaim, divide
@@ -301,6 +303,15 @@ def test_jobs_without_gpus_are_first_in_first_out_and_apart() -> None:
     small = lab.submit(0, cpus=1.0)
     assert [job.state for job in (waiting, large, small)] == [JobState.PENDING] * 3
     assert large.reason == "waiting for CPUs only"
+
+
+def test_a_job_without_gpus_that_waits_for_a_drained_node_does_not_block_those_behind_it() -> None:
+    lab = lab_of("ab")
+    lab.tell(NodeDrained(node=NodeId("b")))
+    away = [lab.submit(0, needs=Needs(on=("b",))) for _ in range(2)]
+    large = [lab.submit(0, cpus=20.0) for _ in range(2)]
+    assert lab.submit(0, cpus=1.0).state is JobState.PENDING
+    assert [job.state for job in (*away, *large)] == [JobState.PENDING] * 2 + [JobState.STARTING, JobState.PENDING]
 
 
 def test_who_waits_because_of_its_share_is_told_so() -> None:

@@ -56,7 +56,7 @@ def check_index(groups: Groups, jobs: list[Job]) -> None:
     """The index has each active job in its place, and the groups of one kind together."""
     expected: dict[str, list[tuple[object, Job]]] = {}
     for job in jobs:
-        if (stand := stand_of(job)) is not None and job.gpus_max:
+        if (stand := stand_of(job)) is not None:
             expected.setdefault(groups.key(job), []).append((stand, job))
     assert {key: group.jobs for key, group in groups.groups.items()} == {
         key: sorted(entries) for key, entries in expected.items()

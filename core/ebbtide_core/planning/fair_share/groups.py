@@ -80,7 +80,6 @@ class Groups:
         """The groups that have a kind, the oldest first."""
         self.others: dict[str, ShareGroup] = {}
         """The groups that have none."""
-        self.without_gpus: list[tuple[int, Job]] = []
         self.past: dict[str, RecentUsage] = {}
         self.resumed = LatelyResumed(min_run_s)
         self._per = per
@@ -113,9 +112,6 @@ class Groups:
         return f"group {job.spec.group}" if job.spec.group else job.id
 
     def _add(self, job: Job, entry: "_Entry") -> None:
-        if not entry.demand:
-            insort(self.without_gpus, (job.sequence, job))
-            return
         group = self.groups.get(self.key(job))
         if group is None:
             key = self.key(job)
@@ -127,9 +123,6 @@ class Groups:
         self._put_back(group)
 
     def _remove(self, job: Job, entry: "_Entry") -> None:
-        if not entry.demand:
-            del self.without_gpus[bisect_left(self.without_gpus, (job.sequence, job))]
-            return
         group = self.groups[self.key(job)]
         self._take_out(group)
         del group.jobs[bisect_left(group.jobs, (entry.stand, job))]
@@ -188,13 +181,11 @@ def share_of(job: Job) -> int:
 
 
 def stand_of(job: Job) -> Stand | None:
-    """Return the position of ``job``; None if it neither has room nor is in the queue, where it could get some.
+    """Return the position of ``job``; None if it wants no GPUs, or neither has room nor could get some in the queue.
 
     A job that steps aside keeps its position, unless it is held.
     """
-    if not job.gpus_max:
-        return None if job.queued is None else (WAITS, 0.0, job.sequence)
-    if job.end is not None or (job.held_by is not None and not job.running):
+    if not job.gpus_max or job.end is not None or (job.held_by is not None and not job.running):
         return None
     if job.planned is None and job.queued is None and job.holding is None:
         return None
