@@ -24,6 +24,7 @@ from typing import ClassVar, Literal
 
 from ebbtide_core.admission.queues import DemandQueue, by_arrival, demand_of
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation
 from ebbtide_core.planning.defragment import defragment
 from ebbtide_core.planning.draft import Draft
 from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
@@ -71,7 +72,7 @@ class FairShare(Policy):
 
     def ranking(self, state: PoolState) -> Ranking:
         """Index the jobs by group."""
-        return Groups(self.per, self.half_life_s, self.min_run_s)
+        return Groups(self.per, self.half_life_s, self.min_run_s, state.most_of_use)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Divide the GPUs among the groups, then start and preempt jobs accordingly."""
@@ -232,10 +233,29 @@ class _Pass:
         return Fairness(groups, self.granting.lasting_shares(), has)
 
     def fill(self) -> None:
-        """Start jobs that fit into what is left and could be preempted again."""
-        elastic = self.draft.elastic()
-        kept = sum([max(0, self.granting.granted(job) - _allotted(self.draft, job)) for job in elastic])
-        self._queue.first_fit(self._fill_with, lambda: self.draft.trial.most - kept)
+        """Start jobs that fit into what is left and could be preempted again, but not where others are to grow."""
+        trial = self.draft.trial
+        kept = [*self._keep_to_grow()] if trial.idle else []
+        self._queue.first_fit(self._fill_with, lambda: trial.most)
+        for room, larger in kept:
+            trial.give(larger)
+            trial.take(room)
+
+    def _keep_to_grow(self) -> Iterator[tuple[Allocation, Allocation]]:
+        """Take what is idle beside elastic jobs and granted to them; yield the room of each, without and with that."""
+        trial = self.draft.trial
+        for job in self.draft.elastic():
+            room = self.draft.allocation(job)
+            lacks = 0 if room is None else self.granting.granted(job) // WHOLE - room.share // WHOLE
+            if room is None or lacks <= 0:
+                continue
+            for count in (lacks, min(lacks, trial.idle_beside(job, room))):
+                larger = trial.grown(job, room, room.share + count * WHOLE) if count else None
+                if larger is not None:
+                    trial.give(room)
+                    trial.take(larger)
+                    yield room, larger
+                    break
 
     def _fill_with(self, job: Job) -> bool:
         if job.id in self.draft.placements:
@@ -254,11 +274,6 @@ def _stand(job: Job) -> Stand:
 
 def _job(entry: tuple[Turn, Job]) -> Job:
     return entry[1]
-
-
-def _allotted(draft: Draft, job: Job) -> int:
-    allocation = draft.allocation(job)
-    return allocation.share if allocation is not None else 0
 
 
 def _demand(job: Job) -> Hashable:

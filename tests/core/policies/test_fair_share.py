@@ -10,6 +10,7 @@ from ebbtide_core.events import (
     NodeDisconnected,
     NodeDrained,
     NodeLost,
+    RateMeasured,
     ReleaseRequested,
 )
 from ebbtide_core.model.constraints import Needs
@@ -282,6 +283,33 @@ def test_an_elastic_job_demands_its_greatest_size_and_shrinks_to_its_share() -> 
     [others] = submit_together(lab, ("others", 8, 1, {}))
     assert held_by([elastic], others) == [4, 4]
     assert {job.suspending.preemptions for job in [elastic, *others]} == {0}
+
+
+def test_room_is_kept_for_an_elastic_job_only_where_it_can_grow() -> None:
+    lab = lab_of("ab", gpus=2)
+    on_a, on_b, last = [lab.running(1, group="rigid", needs=Needs(on=(node,))) for node in "abb"]
+    elastic = lab.running(1, 2, weight=5.0)
+    waiting = [lab.submit(1, group="rigid") for _ in range(4)]
+    lab.end(last, DONE)
+    assert [job.state for job in waiting] == [JobState.STARTING] + [JobState.PENDING] * 3
+    lab.end(on_a, DONE)
+    lab.settle()
+    assert held_by([on_b], waiting, [elastic]) == [1, 1, 1]
+    lab.wait(100)
+    lab.settle()
+    assert held_by([on_b], waiting, [elastic]) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("suspend", [SuspendMode.CHECKPOINT, SuspendMode.NONE])
+def test_others_have_what_an_elastic_job_was_measured_to_have_no_use_for(suspend) -> None:
+    lab = lab_of()
+    earlier = lab.running(1, name="slow")
+    lab.end(earlier, DONE)
+    for gpus, per_s in ((1, 10.0), (2, 19.0), (4, 20.0)):
+        lab.tell(RateMeasured(earlier.id, 1, gpus * WHOLE, 1, True, per_s, 9, "A100"))
+    elastic = lab.running(1, 8, name="slow")
+    [others] = submit_together(lab, ("others", 8, 1, {"suspend": suspend}))
+    assert held_by([elastic], others) == [2, 6]
 
 
 def test_surplus_is_taken_from_those_who_have_more_than_their_share() -> None:

@@ -142,7 +142,7 @@ class Granting:
         here = demand
         for (where, _, _), job in group.with_room():
             if not self.is_here(job):
-                here -= job.gpus_max
+                here -= self.groups.demand(job)
             elif where == BOUND:
                 bound += share_of(job)
         if not here:
@@ -165,8 +165,8 @@ class Granting:
                 if job.elastic:
                     elastic.append(job)
         for job in elastic:
-            has = share_of(job)
-            for smaller, larger in pairwise(job.sizes()):
+            has, most = share_of(job), self.draft.snapshot.most_of_use(job)
+            for smaller, larger in pairwise([size for size in job.sizes() if size <= most]):
                 yield SizeStep(job, larger - smaller, larger <= has, grows=True)
 
     def _had_lately(self, group: ShareGroup) -> float:

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Final, Literal, NamedTuple
@@ -71,10 +71,17 @@ class RecentUsage:
 class Groups:
     """All groups with active jobs, and the past use of all users.
 
-    The index is derived from the jobs alone, event by event, so a master that folds its journal derives the same one.
+    The index is derived event by event, so a master that folds its journal derives the same one. ``most_of_use``
+    returns the largest size of use to a job, in parts, by what is known at an event about it.
     """
 
-    def __init__(self, per: Literal["group", "user"], half_life_s: float | None, min_run_s: float) -> None:
+    def __init__(
+        self,
+        per: Literal["group", "user"],
+        half_life_s: float | None,
+        min_run_s: float,
+        most_of_use: Callable[[Job], int],
+    ) -> None:
         self.groups: dict[str, ShareGroup] = {}
         self.kinds: dict[Kind, list[tuple[int, ShareGroup]]] = {}
         """The groups that have a kind, the oldest first."""
@@ -84,6 +91,7 @@ class Groups:
         self.resumed = LatelyResumed(min_run_s)
         self._per = per
         self._half_life_s = half_life_s
+        self._most_of_use = most_of_use
         self._known: dict[JobId, _Entry] = {}
         self._live: dict[JobId, int] = {}
 
@@ -93,7 +101,9 @@ class Groups:
             self._remember(job, self._half_life_s)
         self.resumed.update(job)
         stand = stand_of(job)
-        entry = None if stand is None else _Entry(stand, job.gpus_min, share_of(job), job.gpus_max, job.weight)
+        entry = None
+        if stand is not None:
+            entry = _Entry(stand, job.gpus_min, share_of(job), self._most_of_use(job), job.weight)
         known = self._known.get(job.id)
         if entry == known:
             return
@@ -104,6 +114,11 @@ class Groups:
             if entry is None:
                 del self._known[job.id]
             self._remove(job, known)
+
+    def demand(self, job: Job) -> int:
+        """Return what ``job`` adds to the demand of its group, in parts."""
+        known = self._known.get(job.id)
+        return 0 if known is None else known.demand
 
     def key(self, job: Job) -> str:
         """Return the name of the job's group; the prefix keeps group names apart from the ids of single jobs."""
