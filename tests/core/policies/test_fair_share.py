@@ -256,6 +256,18 @@ def test_what_a_silent_node_holds_is_neither_share_nor_demand() -> None:
     assert sum(job.state is JobState.RUNNING for job in first) == 2
 
 
+def test_who_waits_for_a_drained_node_has_no_share_of_the_others_and_is_told_so() -> None:
+    lab = lab_of("ab", gpus=4)
+    lab.tell(NodeDrained(node=NodeId("b")))
+    there = {"needs": Needs(on=("b",))}
+    away, mixed, here = submit_together(
+        lab, ("away", 3, 1, there), ("mixed", 3, 1, there), ("here", 3, 1, BOUND), settle=False
+    )
+    mixed += submit_together(lab, ("mixed", 1, 1, BOUND))[0]
+    assert held_by(away, mixed, here) == [0, 1, 3]
+    assert "none of the connected nodes will do (a: not among --on b)" in away[0].reason
+
+
 # --- filling, elastic jobs, jobs without GPUs ---
 
 
