@@ -17,10 +17,11 @@ less urgent job counts next to nothing, so it steps aside unless room appears in
 job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
-priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
-is free where such a job is expected to fit first is kept for it; for one more expected length, jobs that are expected
-to be done by then may have it. Once it runs, no job of its priority preempts it. So from then on a job is passed by no
-job that was submitted after it was due, unless that does not take its room.
+priority, in the order in which they became due, as long as they have no more than `SHARE_OF_DUE` of the GPUs together
+with those that were due before them. What is free where such a job is expected to fit first is kept for it; for one
+more expected length, jobs that are expected to be done by then may have it. Once it runs, no job of its priority
+preempts it. So what a due job waits for is the work of jobs that were due before it, and were submitted before that;
+whoever was due later, or is less urgent, takes none of the room that is kept for it.
 """
 
 import math
@@ -55,7 +56,7 @@ from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 SHARE_OF_DUE: Final = 0.25
-"""The share of the GPUs that due jobs have at most, or one due job if it needs more."""
+"""The share of the GPUs that a due job has at most, with those that were due before it; it may have more alone."""
 MOST_REFUSED: Final = 8
 """The jobs of one size, or those of them that may go to the same nodes only, for which room is sought in vain."""
 MOST_LOOKED_AT: Final = 64
@@ -136,12 +137,15 @@ class _Pass:
     def offer_to_due(self, priority: int) -> None:
         """Offer the due jobs of ``priority`` their turns; note in ``kept`` where room is to be kept for the rest."""
         draft, total = self.draft, sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE
-        given = sum(self.foresight.index.was_due.values())
+        given, earlier, counted = 0, self.foresight.index.first_due, 0
         self.victims.weighed = 0
-        for due, _, job in islice(self.queue.by_priority[priority].by_due, MOST_LOOKED_AT):
+        for due, sequence, job in islice(self.queue.by_priority[priority].by_due, MOST_LOOKED_AT):
             if due > self.now:
                 draft.recheck(due)
                 return
+            while counted < len(earlier) and earlier[counted] < (due, sequence, job) and given <= total * SHARE_OF_DUE:
+                given += self._counts(earlier[counted][-1], priority)
+                counted += 1
             if given and given + job.gpus_min > total * SHARE_OF_DUE:
                 return
             if self._fits(job):
@@ -156,6 +160,16 @@ class _Pass:
                 self._wait(job, f"; it is due, and gets room in about {duration(wait_s)}")
                 at_once = self.now >= due + self.foresight.outlook(job).length_s
                 insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
+
+    def _counts(self, job: Job, priority: int) -> int:
+        """Return what counts as given to ``job``, which was due when it started, before a due job of ``priority``.
+
+        That is nothing if it is less urgent, else what it has of nodes in service, but no more than its smallest size.
+        """
+        if job.priority > priority or job.planned is None:
+            return 0
+        here = [piece.share for piece in job.planned.nodes if piece.node in self.snapshot.nodes]
+        return min(job.gpus_min, sum(here))
 
     def offer_to_soonest(self, priority: int) -> None:
         """Offer the jobs of ``priority`` their turns, soonest done first; leave out those like others refused often.
