@@ -135,7 +135,7 @@ class _Pass:
         """The GPUs, CPUs and memory of jobs that did not fit, by all else that decides where they fit."""
 
     def offer_to_due(self, priority: int) -> None:
-        """Offer the due jobs of ``priority`` their turns; note in ``kept`` where room is to be kept for the rest."""
+        """Offer the due jobs of ``priority`` their turns; keep room for the rest, or note in ``kept`` where to."""
         draft, total = self.draft, sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE
         given, earlier, counted = 0, self.foresight.index.first_due, 0
         self.victims.weighed = 0
@@ -158,8 +158,10 @@ class _Pass:
             if not self._preempt(job, wait_s, due=True):
                 self._weigh_again(job, wait_s)
                 self._wait(job, f"; it is due, and gets room in about {duration(wait_s)}")
-                at_once = self.now >= due + self.foresight.outlook(job).length_s
-                insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
+                if self.now >= due + self.foresight.outlook(job).length_s:
+                    self.kept_room.keep(job, where)
+                else:
+                    insort(self.kept, (wait_s, job.sequence, job, where))
 
     def _counts(self, job: Job, priority: int) -> int:
         """Return what counts as given to ``job``, which was due when it started, before a due job of ``priority``.

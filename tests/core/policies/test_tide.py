@@ -516,6 +516,24 @@ def test_a_due_job_has_its_turn_though_all_that_runs_was_due_later_or_is_less_ur
     assert not any(job.attempts for job in small if job.submitted > large.submitted + 8 * 60)
 
 
+def test_no_job_that_was_due_later_takes_room_that_is_kept_for_one_that_was_due_before() -> None:
+    lab = lab_of(nodes="abcd", gpus=4, bound="1")
+    ends_s = {"a": 40_000.0, "b": 80_000.0, "c": 80_000.0, "d": 80_000.0}
+    jobs = [
+        lab.running(1, needs=Needs(on=(node,)), time_limit_s=ends_s[node], suspend=SuspendMode.NONE)
+        for node in ends_s
+        for _ in range(4)
+    ]
+    large = lab.submit(3, time_limit_s=600.0)
+    lab.wait(100)
+    small = lab.submit(1, time_limit_s=600.0)
+    lab.wait(1300)
+    for job in jobs[:3]:
+        assert (large.state, small.state) == (JobState.PENDING, JobState.PENDING)
+        lab.end(job, DONE)
+    assert (large.state, small.state) == (JobState.STARTING, JobState.PENDING)
+
+
 def test_what_due_jobs_have_beyond_their_smallest_size_or_out_of_service_keeps_no_other_from_its_turn() -> None:
     for drained in (False, True):
         lab = lab_of(nodes="ab", gpus=4, bound="1")
