@@ -37,7 +37,7 @@ from ebbtide_core.admission.queues import demand_besides_size
 from ebbtide_core.estimates.sharing import working_size
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, NodeId
+from ebbtide_core.model.types import WHOLE, Allocation, NodeId
 from ebbtide_core.planning.defragment import defragment
 from ebbtide_core.planning.draft import Draft
 from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
@@ -131,8 +131,10 @@ class _Pass:
         """How many jobs have had their turns in vain."""
         self.kept: list[tuple[float, int, Job, list[NodeId]]] = []
         """The due jobs that wait, by the seconds until they are expected to get room; and on which nodes."""
-        self._too_large: dict[Hashable, list[tuple[int, float, int]]] = {}
-        """The GPUs, CPUs and memory of jobs that did not fit, by all else that decides where they fit."""
+        self._taken: list[Allocation | None] = []
+        """What is taken in the trial for the first of these."""
+        self._too_large: dict[Hashable, list[tuple[float, int, float, int]]] = {}
+        """The time, GPUs, CPUs and memory that jobs take that did not fit, by all else that decides where they fit."""
 
     def offer_to_due(self, priority: int) -> None:
         """Offer the due jobs of ``priority`` their turns; keep room for the rest, or note in ``kept`` where to."""
@@ -148,7 +150,7 @@ class _Pass:
                 counted += 1
             if given and given + job.gpus_min > total * SHARE_OF_DUE:
                 return
-            if self._fits(job):
+            if self._fits(job, -math.inf):
                 given += job.gpus_min
                 continue
             where, wait_s = self.kept_room.first_room(job) if holds_up(job, self.snapshot.books) else ([], math.inf)
@@ -188,7 +190,6 @@ class _Pass:
             if looked[alike] == MOST_LOOKED_AT or refused[alike] == MOST_REFUSED:
                 heappop(heads)
                 continue
-            self._keep_from(self.foresight.outlook(job).left_s)
             looked[alike] += 1
             if job.id not in self.draft.placements and job.id not in self.draft.waits:
                 refused[alike] += not self._offer(job)
@@ -198,6 +199,8 @@ class _Pass:
             else:
                 heappop(heads)
         self._keep_from(math.inf)
+        self.kept.clear()
+        self._taken.clear()
 
     def _counts_as(self, alike: Alike, job: Job) -> Hashable:
         """Return ``alike``, or only the size of these jobs if they, of which ``job`` is one, may go to every node."""
@@ -207,14 +210,18 @@ class _Pass:
         return alike if kept else job.gpus_min
 
     def _keep_from(self, left_s: float) -> None:
-        """Keep room for the due jobs that get it before a job that takes ``left_s`` is expected to be done."""
-        while self.kept and self.kept[0][0] <= left_s:
-            _, _, job, where = self.kept.pop(0)
-            self.kept_room.keep(job, where)
+        """Keep room for those due jobs only that get it before a job that takes ``left_s`` is expected to be done."""
+        while self._taken and self.kept[len(self._taken) - 1][0] > left_s:
+            if (room := self._taken.pop()) is not None:
+                self.kept_room.give_back(room)
+        while len(self._taken) < len(self.kept) and self.kept[len(self._taken)][0] <= left_s:
+            _, _, job, where = self.kept[len(self._taken)]
+            self._taken.append(self.kept_room.keep(job, where))
 
     def _offer(self, job: Job) -> bool:
         """Start ``job`` if it may start now; return False if that was tried in vain."""
-        if self._fits(job):
+        left_s = self.foresight.outlook(job).left_s
+        if self._fits(job, left_s):
             return True
         if not holds_up(job, self.snapshot.books):
             self.draft.wait(job)
@@ -222,6 +229,7 @@ class _Pass:
         if self.ahead and self.victims.are_enough:
             self.ahead += 1
             return False
+        self._keep_from(left_s)
         wait_s = self._wait_s(job)
         if self._preempt(job, wait_s, due=False):
             return True
@@ -265,12 +273,16 @@ class _Pass:
         self.draft.wait(job)
         self.draft.waits[job.id] += more
 
-    def _fits(self, job: Job) -> bool:
-        """Start ``job`` if there is room, or if elastic jobs give some back."""
+    def _fits(self, job: Job, left_s: float) -> bool:
+        """Start ``job``, which takes ``left_s``, if there is room, or if elastic jobs give some back."""
         spec, least = job.spec, self.draft.least(job)
         known = self._too_large.setdefault(demand_besides_size(job), [])
-        if any(least >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
+        if any(
+            left_s >= seconds and least >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes
+            for seconds, gpus, cpus, bytes in known
+        ):
             return False
+        self._keep_from(left_s)
         rank = weakness if job.priority <= PRODUCTION else None
         if least <= self.draft.trial.most and self.draft.admit(job, rank):
             self.kept_room.note_changes(self.draft.placements[job.id].allocation.node_ids)
@@ -279,7 +291,7 @@ class _Pass:
             self._too_large.clear()
             self.kept_room.note_changes(self.snapshot.nodes)
             return True
-        known.append((least, spec.cpus, spec.mem_bytes))
+        known.append((left_s, least, spec.cpus, spec.mem_bytes))
         return False
 
 

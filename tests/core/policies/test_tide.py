@@ -516,6 +516,18 @@ def test_a_due_job_has_its_turn_though_all_that_runs_was_due_later_or_is_less_ur
     assert not any(job.attempts for job in small if job.submitted > large.submitted + 8 * 60)
 
 
+def test_a_job_that_is_done_before_kept_room_is_needed_has_it_though_a_longer_one_had_its_turn_first() -> None:
+    lab = lab_of(gpus=4, bound="1")
+    jobs = [lab.running(1, time_limit_s=4000.0, suspend=SuspendMode.NONE) for _ in range(4)]
+    large = lab.submit(2, time_limit_s=1000.0)
+    lab.wait(1100)
+    long = lab.submit(1, work_s=36_000.0, weight=10_000.0)
+    short = lab.submit(1, work_s=60.0)
+    lab.end(jobs[0], DONE)
+    assert "it is due, and gets room in about 48 min" in large.reason
+    assert (long.state, short.state) == (JobState.PENDING, JobState.STARTING)
+
+
 def test_no_job_that_was_due_later_takes_room_that_is_kept_for_one_that_was_due_before() -> None:
     lab = lab_of(nodes="abcd", gpus=4, bound="1")
     ends_s = {"a": 40_000.0, "b": 80_000.0, "c": 80_000.0, "d": 80_000.0}
