@@ -5,7 +5,6 @@ from dataclasses import field
 from typing import Any
 
 from ebbtide_core.admission.queues import Queue
-from ebbtide_core.estimates.curves import largest_of_use
 from ebbtide_core.estimates.work import Estimate, Speedup, remaining
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.frozen import frozen
@@ -84,8 +83,7 @@ class Snapshot:
 
     def most_of_use(self, job: Job) -> int:
         """Return the largest size of use to ``job``, in parts, or its largest size if no curve was measured."""
-        curve = self._pool.curve(job) if self.has_curves else None
-        return job.gpus_max if curve is None else largest_of_use(job.sizes(), curve)
+        return self._pool.most_of_use(job)
 
     def elastic(self) -> list[Job]:
         """Return the jobs that are promised room and whose GPU count may vary."""

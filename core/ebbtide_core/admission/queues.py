@@ -80,6 +80,11 @@ class _SubQueues:
         if not part.entries:
             del self.by_demand[demand]
 
+    def alike(self, key: QueueKey) -> list[Job]:
+        """Return the jobs with the demand of the job with that key, in order."""
+        part = self.by_demand[self._demands[key]]
+        return [job for _, job in part.entries[part.first :]]
+
     def behind(self, key: QueueKey) -> "list[_Head]":
         """Return the first job behind ``key`` of each demand, except the demand of the job with that key."""
         own = self.by_demand[self._demands[key]]
@@ -230,6 +235,10 @@ class DemandQueue(Queue):
         """Yield the first job of each demand, and the number of jobs with that demand."""
         parts = self._subqueues.by_demand.values()
         return ((part.entries[part.first][1], len(part.entries) - part.first) for part in parts)
+
+    def alike(self, job: Job) -> list[Job]:
+        """Return the jobs with the demand of ``job``, which is in the queue, in order."""
+        return self._subqueues.alike(self.order(job))
 
     def first_fit(
         self, fits: Callable[[Job], bool], most: Callable[[], int], others: Iterable[tuple[QueueKey, Job]] = ()

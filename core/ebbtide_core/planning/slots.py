@@ -47,6 +47,10 @@ class Slots:
         else:
             del self._known[job.id]
 
+    def is_sticky(self, id: JobId) -> bool:
+        """Return whether the job with that id, which has room, has it on sticky slots."""
+        return self._known[id][3]
+
     def _queue(self, job: Job) -> None:
         if job.queued is not None:
             entry = self._stands[job.id] = (job.sequence, job)
@@ -71,7 +75,10 @@ class Slots:
 
 
 class SlotsLeft:
-    """How many slots of each kind are left in one pass, in parts; ``regular`` is None if no slots are sticky."""
+    """How many slots of each kind are left in one pass, in parts; ``regular`` is None if no slots are sticky.
+
+    What jobs hold on nodes that cannot be used, and of GPUs that are not on offer, is no slot.
+    """
 
     def __init__(self, snapshot: Snapshot, slots: Slots, sticky: float) -> None:
         """Count the slots; ``sticky`` is the number of sticky ones or, below 1, their share of all GPUs, rounded up."""
@@ -81,8 +88,14 @@ class SlotsLeft:
         self._books = snapshot.books
         self.sticky = count * WHOLE
         self.regular = (total - count) * WHOLE if sticky else None
+        self._away = _slots_away(snapshot) if sticky else {}
         self.sticky_left = self.sticky - slots.sticky_share
         self.regular_left = None if self.regular is None else self.regular - slots.regular_share
+        for id, parts in self._away.items():
+            if slots.is_sticky(id):
+                self.sticky_left += parts
+            else:
+                self.use(-parts)
 
     def hand_out(self, place: Callable[[Job], bool]) -> None:
         """Give free sticky slots by ``place`` to the jobs that arrived first (the sticky phase of HYBRID, §3.1).
@@ -111,12 +124,29 @@ class SlotsLeft:
         if self.regular_left is None:
             return True
         left = self.regular_left + (self.sticky_left if self.needs_all(job) else 0)
-        return job.gpus_min <= max(0, left + sum([slots_of(victim) for victim in victims]))
+        return job.gpus_min <= max(0, left + self.of(victims))
+
+    def of(self, jobs: Sequence[Job]) -> int:
+        """Return the slots that ``jobs`` take, in parts."""
+        return sum([slots_of(job) - self._away.get(job.id, 0) for job in jobs])
 
     def use(self, parts: int) -> None:
         """Count ``parts`` more of the regular slots as used."""
         if self.regular_left is not None:
             self.regular_left -= parts
+
+
+def _slots_away(snapshot: Snapshot) -> dict[JobId, int]:
+    """Return what jobs take of nodes that cannot be used and of GPUs that are not on offer, in parts, by job."""
+    usable, found = snapshot.nodes, dict[JobId, int]()
+    for node in snapshot.books.nodes.values():
+        for id in node.planned if not node.sound or node.id not in usable else ():
+            job = snapshot.job(id)
+            pieces = job.planned.nodes if job.planned is not None else ()
+            known = [(piece, usable[piece.node].slices) for piece in pieces if piece.node in usable]
+            here = sum([gpu.share for piece, on_offer in known for gpu in piece.gpus if gpu.gpu in on_offer])
+            found[id] = max(0, slots_of(job) - here)
+    return found
 
 
 def slots_of(job: Job) -> int:

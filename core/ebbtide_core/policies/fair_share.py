@@ -24,6 +24,7 @@ from typing import ClassVar, Literal
 
 from ebbtide_core.admission.queues import DemandQueue, by_arrival, demand_of
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.types import WHOLE, Allocation
 from ebbtide_core.planning.defragment import defragment
 from ebbtide_core.planning.draft import Draft
 from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
@@ -35,6 +36,7 @@ from ebbtide_core.planning.policy import JobImportance, Policy
 from ebbtide_core.planning.preemption import choose, may_be_preempted
 from ebbtide_core.planning.preemption import claim as claim_room
 from ebbtide_core.planning.staying import Stay, stays_by_itself
+from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
@@ -70,7 +72,7 @@ class FairShare(Policy):
 
     def ranking(self, state: PoolState) -> Ranking:
         """Index the jobs by group."""
-        return Groups(self.per, self.half_life_s, self.min_run_s)
+        return Groups(self.per, self.half_life_s, self.min_run_s, state.most_of_use)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Divide the GPUs among the groups, then start and preempt jobs accordingly."""
@@ -94,11 +96,26 @@ class _Pass:
         self.groups = self.granting.groups
 
     def start_without_gpus(self) -> None:
-        """Start jobs without GPUs in order of arrival."""
-        for _, job in self.groups.without_gpus:
-            if not self.draft.admit(job):
-                self.draft.wait(job)
-                return
+        """Start jobs without GPUs in order of arrival, until one has to wait that holds up those behind it."""
+        draft, blocked = self.draft, False
+
+        def start(job: Job) -> bool:
+            nonlocal blocked
+            if blocked:
+                return False
+            if draft.admit(job):
+                return True
+            draft.wait(job)
+            blocked = holds_up(job, draft.snapshot.books)
+            return False
+
+        self._queue.first_fit(start, lambda: 0)
+
+    @property
+    def _queue(self) -> DemandQueue:
+        queue = self.draft.snapshot.queue
+        assert isinstance(queue, DemandQueue)
+        return queue
 
     def start_those_with_a_share(self) -> None:
         """Place all waiting jobs that have a grant: where there is room, else where others have too much."""
@@ -216,12 +233,29 @@ class _Pass:
         return Fairness(groups, self.granting.lasting_shares(), has)
 
     def fill(self) -> None:
-        """Start jobs that fit into what is left and could be preempted again."""
-        queue = self.draft.snapshot.queue
-        assert isinstance(queue, DemandQueue)
-        elastic = self.draft.elastic()
-        kept = sum([max(0, self.granting.granted(job) - _allotted(self.draft, job)) for job in elastic])
-        queue.first_fit(self._fill_with, lambda: self.draft.trial.most - kept)
+        """Start jobs that fit into what is left and could be preempted again, but not where others are to grow."""
+        trial = self.draft.trial
+        kept = [*self._keep_to_grow()] if trial.idle else []
+        self._queue.first_fit(self._fill_with, lambda: trial.most)
+        for room, larger in kept:
+            trial.give(larger)
+            trial.take(room)
+
+    def _keep_to_grow(self) -> Iterator[tuple[Allocation, Allocation]]:
+        """Take what is idle beside elastic jobs and granted to them; yield the room of each, without and with that."""
+        trial = self.draft.trial
+        for job in self.draft.elastic():
+            room = self.draft.allocation(job)
+            lacks = 0 if room is None else self.granting.granted(job) // WHOLE - room.share // WHOLE
+            if room is None or lacks <= 0:
+                continue
+            for count in (lacks, min(lacks, trial.idle_beside(job, room))):
+                larger = trial.grown(job, room, room.share + count * WHOLE) if count else None
+                if larger is not None:
+                    trial.give(room)
+                    trial.take(larger)
+                    yield room, larger
+                    break
 
     def _fill_with(self, job: Job) -> bool:
         if job.id in self.draft.placements:
@@ -240,11 +274,6 @@ def _stand(job: Job) -> Stand:
 
 def _job(entry: tuple[Turn, Job]) -> Job:
     return entry[1]
-
-
-def _allotted(draft: Draft, job: Job) -> int:
-    allocation = draft.allocation(job)
-    return allocation.share if allocation is not None else 0
 
 
 def _demand(job: Job) -> Hashable:

@@ -38,7 +38,7 @@ from ebbtide_core.planning.preemption import (
     nodes_of,
 )
 from ebbtide_core.planning.production import PRODUCTION, weakness
-from ebbtide_core.planning.slots import Slots, SlotsLeft, slots_of
+from ebbtide_core.planning.slots import Slots, SlotsLeft
 from ebbtide_core.planning.staying import Stay, stays_by_urgency
 from ebbtide_core.resources.eligibility import holds_up
 from ebbtide_core.resources.pools import PoolState, Ranking
@@ -232,7 +232,7 @@ class _Pass:
         for victim in victims:
             if self.limit is not None and victim.running and victim.suspending.preemptions + 1 >= self.limit:
                 self.draft.hold(victim, f"held: preempted {self.limit} times, the limit")
-        self.left.use(job.gpus_min - sum([slots_of(victim) for victim in victims]))
+        self.left.use(job.gpus_min - self.left.of(victims))
         claim(self.draft, job, choice, f"preempted by job {job.id} of priority {job.priority}")
         return True
 

@@ -28,7 +28,7 @@ from ebbtide_core.planning.draft import Draft
 from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
 from ebbtide_core.planning.policy import JobImportance, Policy
 from ebbtide_core.planning.preemption import may_be_preempted, preempt
-from ebbtide_core.planning.slots import Slots, SlotsLeft, slots_of
+from ebbtide_core.planning.slots import Slots, SlotsLeft
 from ebbtide_core.planning.staying import (
     NOBODY_STEPS_ASIDE,
     NOT_FOR_CPUS,
@@ -225,7 +225,7 @@ class _Pass:
         reason = f"preempted by job {job.id} of priority {job.priority}"
         victims = preempt(self.draft, job, self._levels(job), reason)
         if victims:
-            self.left.use(job.gpus_min - sum([slots_of(victim) for victim in victims]))
+            self.left.use(job.gpus_min - self.left.of(victims))
         return bool(victims)
 
     def _levels(self, job: Job) -> Iterator[list[Job]]:

@@ -17,10 +17,11 @@ less urgent job counts next to nothing, so it steps aside unless room appears in
 job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
-priority, in the order in which they became due, as long as due jobs have no more than `SHARE_OF_DUE` of the GPUs. What
-is free where such a job is expected to fit first is kept for it; for one more expected length, jobs that are expected
-to be done by then may have it. Once it runs, no job of its priority preempts it. So from then on a job is passed by no
-job that was submitted after it was due, unless that does not take its room.
+priority, in the order in which they became due, as long as they have no more than `SHARE_OF_DUE` of the GPUs together
+with those that were due before them. What is free where such a job is expected to fit first is kept for it; for one
+more expected length, jobs that are expected to be done by then may have it. Once it runs, no job of its priority
+preempts it. So what a due job waits for is the work of jobs that were due before it, and were submitted before that;
+whoever was due later, or is less urgent, takes none of the room that is kept for it.
 """
 
 import math
@@ -36,7 +37,7 @@ from ebbtide_core.admission.queues import demand_besides_size
 from ebbtide_core.estimates.sharing import working_size
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, NodeId
+from ebbtide_core.model.types import WHOLE, Allocation, NodeId
 from ebbtide_core.planning.defragment import defragment
 from ebbtide_core.planning.draft import Draft
 from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
@@ -55,7 +56,7 @@ from ebbtide_core.resources.pools import PoolState, Ranking
 from ebbtide_core.snapshot import Plan, Snapshot
 
 SHARE_OF_DUE: Final = 0.25
-"""The share of the GPUs that due jobs have at most, or one due job if it needs more."""
+"""The share of the GPUs that a due job has at most, with those that were due before it; it may have more alone."""
 MOST_REFUSED: Final = 8
 """The jobs of one size, or those of them that may go to the same nodes only, for which room is sought in vain."""
 MOST_LOOKED_AT: Final = 64
@@ -130,21 +131,26 @@ class _Pass:
         """How many jobs have had their turns in vain."""
         self.kept: list[tuple[float, int, Job, list[NodeId]]] = []
         """The due jobs that wait, by the seconds until they are expected to get room; and on which nodes."""
-        self._too_large: dict[Hashable, list[tuple[int, float, int]]] = {}
-        """The GPUs, CPUs and memory of jobs that did not fit, by all else that decides where they fit."""
+        self._taken: list[Allocation | None] = []
+        """What is taken in the trial for the first of these."""
+        self._too_large: dict[Hashable, list[tuple[float, int, float, int]]] = {}
+        """The time, GPUs, CPUs and memory that jobs take that did not fit, by all else that decides where they fit."""
 
     def offer_to_due(self, priority: int) -> None:
-        """Offer the due jobs of ``priority`` their turns; note in ``kept`` where room is to be kept for the rest."""
+        """Offer the due jobs of ``priority`` their turns; keep room for the rest, or note in ``kept`` where to."""
         draft, total = self.draft, sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE
-        given = sum(self.foresight.index.was_due.values())
+        given, earlier, counted = 0, self.foresight.index.first_due, 0
         self.victims.weighed = 0
-        for due, _, job in islice(self.queue.by_priority[priority].by_due, MOST_LOOKED_AT):
+        for due, sequence, job in islice(self.queue.by_priority[priority].by_due, MOST_LOOKED_AT):
             if due > self.now:
                 draft.recheck(due)
                 return
+            while counted < len(earlier) and earlier[counted] < (due, sequence, job) and given <= total * SHARE_OF_DUE:
+                given += self._counts(earlier[counted][-1], priority)
+                counted += 1
             if given and given + job.gpus_min > total * SHARE_OF_DUE:
                 return
-            if self._fits(job):
+            if self._fits(job, -math.inf):
                 given += job.gpus_min
                 continue
             where, wait_s = self.kept_room.first_room(job) if holds_up(job, self.snapshot.books) else ([], math.inf)
@@ -154,8 +160,20 @@ class _Pass:
             if not self._preempt(job, wait_s, due=True):
                 self._weigh_again(job, wait_s)
                 self._wait(job, f"; it is due, and gets room in about {duration(wait_s)}")
-                at_once = self.now >= due + self.foresight.outlook(job).length_s
-                insort(self.kept, (0.0 if at_once else wait_s, job.sequence, job, where))
+                if self.now >= due + self.foresight.outlook(job).length_s:
+                    self.kept_room.keep(job, where)
+                else:
+                    insort(self.kept, (wait_s, job.sequence, job, where))
+
+    def _counts(self, job: Job, priority: int) -> int:
+        """Return what counts as given to ``job``, which was due when it started, before a due job of ``priority``.
+
+        That is nothing if it is less urgent, else what it has of nodes in service, but no more than its smallest size.
+        """
+        if job.priority > priority or job.planned is None:
+            return 0
+        here = [piece.share for piece in job.planned.nodes if piece.node in self.snapshot.nodes]
+        return min(job.gpus_min, sum(here))
 
     def offer_to_soonest(self, priority: int) -> None:
         """Offer the jobs of ``priority`` their turns, soonest done first; leave out those like others refused often.
@@ -172,7 +190,6 @@ class _Pass:
             if looked[alike] == MOST_LOOKED_AT or refused[alike] == MOST_REFUSED:
                 heappop(heads)
                 continue
-            self._keep_from(self.foresight.outlook(job).left_s)
             looked[alike] += 1
             if job.id not in self.draft.placements and job.id not in self.draft.waits:
                 refused[alike] += not self._offer(job)
@@ -182,6 +199,8 @@ class _Pass:
             else:
                 heappop(heads)
         self._keep_from(math.inf)
+        self.kept.clear()
+        self._taken.clear()
 
     def _counts_as(self, alike: Alike, job: Job) -> Hashable:
         """Return ``alike``, or only the size of these jobs if they, of which ``job`` is one, may go to every node."""
@@ -191,14 +210,18 @@ class _Pass:
         return alike if kept else job.gpus_min
 
     def _keep_from(self, left_s: float) -> None:
-        """Keep room for the due jobs that get it before a job that takes ``left_s`` is expected to be done."""
-        while self.kept and self.kept[0][0] <= left_s:
-            _, _, job, where = self.kept.pop(0)
-            self.kept_room.keep(job, where)
+        """Keep room for those due jobs only that get it before a job that takes ``left_s`` is expected to be done."""
+        while self._taken and self.kept[len(self._taken) - 1][0] > left_s:
+            if (room := self._taken.pop()) is not None:
+                self.kept_room.give_back(room)
+        while len(self._taken) < len(self.kept) and self.kept[len(self._taken)][0] <= left_s:
+            _, _, job, where = self.kept[len(self._taken)]
+            self._taken.append(self.kept_room.keep(job, where))
 
     def _offer(self, job: Job) -> bool:
         """Start ``job`` if it may start now; return False if that was tried in vain."""
-        if self._fits(job):
+        left_s = self.foresight.outlook(job).left_s
+        if self._fits(job, left_s):
             return True
         if not holds_up(job, self.snapshot.books):
             self.draft.wait(job)
@@ -206,6 +229,7 @@ class _Pass:
         if self.ahead and self.victims.are_enough:
             self.ahead += 1
             return False
+        self._keep_from(left_s)
         wait_s = self._wait_s(job)
         if self._preempt(job, wait_s, due=False):
             return True
@@ -249,12 +273,16 @@ class _Pass:
         self.draft.wait(job)
         self.draft.waits[job.id] += more
 
-    def _fits(self, job: Job) -> bool:
-        """Start ``job`` if there is room, or if elastic jobs give some back."""
+    def _fits(self, job: Job, left_s: float) -> bool:
+        """Start ``job``, which takes ``left_s``, if there is room, or if elastic jobs give some back."""
         spec, least = job.spec, self.draft.least(job)
         known = self._too_large.setdefault(demand_besides_size(job), [])
-        if any(least >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
+        if any(
+            left_s >= seconds and least >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes
+            for seconds, gpus, cpus, bytes in known
+        ):
             return False
+        self._keep_from(left_s)
         rank = weakness if job.priority <= PRODUCTION else None
         if least <= self.draft.trial.most and self.draft.admit(job, rank):
             self.kept_room.note_changes(self.draft.placements[job.id].allocation.node_ids)
@@ -263,7 +291,7 @@ class _Pass:
             self._too_large.clear()
             self.kept_room.note_changes(self.snapshot.nodes)
             return True
-        known.append((least, spec.cpus, spec.mem_bytes))
+        known.append((left_s, least, spec.cpus, spec.mem_bytes))
         return False
 
 

@@ -13,10 +13,10 @@ from itertools import islice
 from typing import Final
 
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.constraints import suits, why_no_gpu, why_not
+from ebbtide_core.model.constraints import Needs, suits, why_no_gpu, why_not
 from ebbtide_core.model.types import WHOLE, Allocation, GpuFacts, GpuId, GpuSlice, NodeAllocation, NodeId
 from ebbtide_core.resources.books import Books, Node
-from ebbtide_core.resources.checkpoint_location import reads_checkpoint
+from ebbtide_core.resources.checkpoint_location import may_copy, nodes_reading_checkpoint, reads_checkpoint
 from ebbtide_core.resources.topology import together
 
 NODES_NAMED: Final = 4
@@ -95,7 +95,8 @@ def largest(job: Job, books: Books) -> int:
     ):
         return books.largest
     found = _known(job, books, Span.NODE)
-    return max((domain.together(node) for domain in found for node in domain.nodes.values()), default=0)
+    together = (domain.together(node) for domain in found for node in domain.nodes.values())
+    return books.cache.get(("largest", *_limits(job, books)), lambda: max(together, default=0))
 
 
 def may_use(job: Job, books: Books, node: NodeId, gpu: GpuId | None = None) -> bool:
@@ -142,9 +143,13 @@ def _span(job: Job, books: Books, share: int) -> Span:
 
 def _known(job: Job, books: Books, span: Span) -> tuple[Domain, ...]:
     """Return the domains for the job's constraints, from the cache in the books if they are there."""
-    ending = books.loans.too_short(job)
-    key = (job.spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus, span, ending)
-    return books.cache.get(key, lambda: tuple(_work_out(job, _long_enough(books, ending), span)))
+    limits = _limits(job, books)
+    return books.cache.get((span, *limits), lambda: tuple(_work_out(job, _long_enough(books, limits[-1]), span)))
+
+
+def _limits(job: Job, books: Books) -> tuple[Needs, frozenset[NodeId], frozenset[GpuId], int]:
+    """Return all that limits the nodes and GPUs that ``job`` may use, with the number of nodes that end too soon."""
+    return job.spec.needs, job.eligibility.excluded, job.eligibility.excluded_gpus, books.loans.too_short(job)
 
 
 def _long_enough(books: Books, ending: int) -> Iterable[Node]:
@@ -237,15 +242,17 @@ def could_gather(job: Job, books: Books) -> bool:
 
 def could_run(job: Job, books: Books) -> bool:
     """Return whether ``job`` would fit on the nodes in service if they were idle."""
-    if job.spec.nodes > 1:
-        return could_spread(job, books)
-    if job.gpus_min > largest(job, books) * WHOLE and not could_gather(job, books):
-        return False
+    spec, root = job.spec, job.saved.root_id
+    if spec.nodes > 1:
+        needs = (job.gpus_min, spec.nodes, root, root in books.roots and may_copy(job), *_limits(job, books))
+        return books.cache.get(("spread", *needs), lambda: could_spread(job, books))
+    if job.gpus_min > largest(job, books) * WHOLE:
+        asks = (job.gpus_min, spec.max_nodes, spec.spread, *_limits(job, books))
+        if not books.cache.get(("gathered", *asks), lambda: could_gather(job, books)):
+            return False
     if not job.gpus_min and not open_to(job, books, 0)[0].nodes:
         return False
-    if not job.saved.root_id:
-        return True
-    return any(reads_checkpoint(job, node, books) for node in books.usable.values())
+    return not root or bool(nodes_reading_checkpoint(job, books))
 
 
 def holds_up(job: Job, books: Books) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ebbtide_core.admission.queues import Queue
-from ebbtide_core.estimates.curves import ScriptRates
+from ebbtide_core.estimates.curves import ScriptRates, largest_of_use
 from ebbtide_core.estimates.work import History, Speedup, script_of
 from ebbtide_core.job.facets import End
 from ebbtide_core.job.job import Job
@@ -92,6 +92,11 @@ class PoolState:
     def curve(self, job: Job) -> Speedup | None:
         """Return the speedup curve that was measured for the script of ``job``; None if there is none."""
         return self._shared.curve(job)
+
+    def most_of_use(self, job: Job) -> int:
+        """Return the largest size of use to ``job``, in parts, or its largest size if no curve was measured."""
+        curve = self._shared.curve(job) if job.elastic else None
+        return job.gpus_max if curve is None else largest_of_use(job.sizes(), curve)
 
     def forget(self, job: Job) -> None:
         """Remove all traces of ``job``, which must have no room here and be in no queue."""

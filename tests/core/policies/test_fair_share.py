@@ -8,9 +8,12 @@ from ebbtide_core.events import (
     HoldRequested,
     JobSubmitted,
     NodeDisconnected,
+    NodeDrained,
     NodeLost,
+    RateMeasured,
     ReleaseRequested,
 )
+from ebbtide_core.model.constraints import Needs
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobId, JobState, NodeId, SuspendMode
 from ebbtide_core.planning.fair_share.claims import ShareClaim, divide
@@ -253,6 +256,18 @@ def test_what_a_silent_node_holds_is_neither_share_nor_demand() -> None:
     assert sum(job.state is JobState.RUNNING for job in first) == 2
 
 
+def test_who_waits_for_a_drained_node_has_no_share_of_the_others_and_is_told_so() -> None:
+    lab = lab_of("ab", gpus=4)
+    lab.tell(NodeDrained(node=NodeId("b")))
+    there = {"needs": Needs(on=("b",))}
+    away, mixed, here = submit_together(
+        lab, ("away", 3, 1, there), ("mixed", 3, 1, there), ("here", 3, 1, BOUND), settle=False
+    )
+    mixed += submit_together(lab, ("mixed", 1, 1, BOUND))[0]
+    assert held_by(away, mixed, here) == [0, 1, 3]
+    assert "none of the connected nodes will do (a: not among --on b)" in away[0].reason
+
+
 # --- filling, elastic jobs, jobs without GPUs ---
 
 
@@ -282,6 +297,33 @@ def test_an_elastic_job_demands_its_greatest_size_and_shrinks_to_its_share() -> 
     assert {job.suspending.preemptions for job in [elastic, *others]} == {0}
 
 
+def test_room_is_kept_for_an_elastic_job_only_where_it_can_grow() -> None:
+    lab = lab_of("ab", gpus=2)
+    on_a, on_b, last = [lab.running(1, group="rigid", needs=Needs(on=(node,))) for node in "abb"]
+    elastic = lab.running(1, 2, weight=5.0)
+    waiting = [lab.submit(1, group="rigid") for _ in range(4)]
+    lab.end(last, DONE)
+    assert [job.state for job in waiting] == [JobState.STARTING] + [JobState.PENDING] * 3
+    lab.end(on_a, DONE)
+    lab.settle()
+    assert held_by([on_b], waiting, [elastic]) == [1, 1, 1]
+    lab.wait(100)
+    lab.settle()
+    assert held_by([on_b], waiting, [elastic]) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("suspend", [SuspendMode.CHECKPOINT, SuspendMode.NONE])
+def test_others_have_what_an_elastic_job_was_measured_to_have_no_use_for(suspend) -> None:
+    lab = lab_of()
+    earlier = lab.running(1, name="slow")
+    lab.end(earlier, DONE)
+    for gpus, per_s in ((1, 10.0), (2, 19.0), (4, 20.0)):
+        lab.tell(RateMeasured(earlier.id, 1, gpus * WHOLE, 1, True, per_s, 9, "A100"))
+    elastic = lab.running(1, 8, name="slow")
+    [others] = submit_together(lab, ("others", 8, 1, {"suspend": suspend}))
+    assert held_by([elastic], others) == [2, 6]
+
+
 def test_surplus_is_taken_from_those_who_have_more_than_their_share() -> None:
     lab = lab_of(resize_after_s="0")
     elastic = lab.running(1, 4, group="elastic")
@@ -301,6 +343,15 @@ def test_jobs_without_gpus_are_first_in_first_out_and_apart() -> None:
     small = lab.submit(0, cpus=1.0)
     assert [job.state for job in (waiting, large, small)] == [JobState.PENDING] * 3
     assert large.reason == "waiting for CPUs only"
+
+
+def test_a_job_without_gpus_that_waits_for_a_drained_node_does_not_block_those_behind_it() -> None:
+    lab = lab_of("ab")
+    lab.tell(NodeDrained(node=NodeId("b")))
+    away = [lab.submit(0, needs=Needs(on=("b",))) for _ in range(2)]
+    large = [lab.submit(0, cpus=20.0) for _ in range(2)]
+    assert lab.submit(0, cpus=1.0).state is JobState.PENDING
+    assert [job.state for job in (*away, *large)] == [JobState.PENDING] * 2 + [JobState.STARTING, JobState.PENDING]
 
 
 def test_who_waits_because_of_its_share_is_told_so() -> None:

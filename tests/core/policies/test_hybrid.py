@@ -129,6 +129,17 @@ def test_a_job_whose_node_is_drained_keeps_no_sticky_slot_from_others() -> None:
     assert {job.state for job in away} == {JobState.PENDING}
 
 
+def test_what_jobs_hold_on_a_node_that_is_drained_takes_no_slots_of_the_others() -> None:
+    lab = lab_of("hybrid", nodes="ab", gpus=4, sticky="1")
+    jobs = [lab.running(1) for _ in range(8)]
+    lab.tell(NodeDrained(node=NodeId("b")))
+    for job in jobs:
+        if job.attempts[-1].allocation.node_ids == ("a",):
+            lab.end(job, DONE)
+    others = [lab.running(1) for _ in range(4)]
+    assert [job.attempts[-1].allocation.node_ids for job in others] == [("a",)] * 4
+
+
 def test_a_gang_over_several_nodes_starts_where_there_is_room() -> None:
     lab = lab_of("hybrid", nodes="ab", gpus=2, sticky="1")
     assert len(gpus_of(lab.submit(3, max_nodes=2))) == 3

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.constraints import NO_NEEDS, Needs
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import WHOLE, JobId, SuspendMode
@@ -15,6 +16,7 @@ from ebbtide_core.planning.fair_share.groups import LOOK_AHEAD, WAITS, Groups, K
 from ebbtide_core.planning.policy import Policy
 from ebbtide_core.planning.preemption import nodes_of
 from ebbtide_core.policies import fair_share
+from ebbtide_core.resources.eligibility import could_run
 from ebbtide_core.snapshot import Plan, Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,11 +30,15 @@ class PlainGranting(Granting):
     """Grants where each group has a claim of its own."""
 
     def _claims(self) -> dict[Kind | str, ShareClaim]:
+        self.no_demand.clear()
+        for group in self.groups.groups.values():
+            self.no_demand[group.key] = sum(job.gpus_max for _, job in group.jobs if not self.is_here(job))
         found = {group.key: self._claim(group) for group in self.groups.groups.values()}
         return {key: claim for key, claim in found.items() if claim is not None}
 
     def is_here(self, job: Job) -> bool:
-        return all(node in self.draft.snapshot.nodes for node in nodes_of(job))
+        here = all(node in self.draft.snapshot.nodes for node in nodes_of(job))
+        return here and (job.queued is None or could_run(job, self.draft.snapshot.books))
 
 
 class PlainPass(fair_share._Pass):
@@ -56,7 +62,7 @@ def check_index(groups: Groups, jobs: list[Job]) -> None:
     """The index has each active job in its place, and the groups of one kind together."""
     expected: dict[str, list[tuple[object, Job]]] = {}
     for job in jobs:
-        if (stand := stand_of(job)) is not None and job.gpus_max:
+        if (stand := stand_of(job)) is not None:
             expected.setdefault(groups.key(job), []).append((stand, job))
     assert {key: group.jobs for key, group in groups.groups.items()} == {
         key: sorted(entries) for key, entries in expected.items()
@@ -129,6 +135,7 @@ class Histories:
             weight=self.weights[second % len(self.weights)],
             suspend=SuspendMode.NONE if third == 9 else SuspendMode.CHECKPOINT,
             max_nodes=2 if second == 9 else 1,
+            needs=Needs(on=("b",)) if second == 8 else NO_NEEDS,
         )
         id = JobId(str(len(self.jobs) + 1))
         self.lab.tell(e.JobSubmitted(id, spec, ("ann", "bob", "eve")[third % 3], hold))

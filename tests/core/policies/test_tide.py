@@ -495,6 +495,76 @@ def test_room_is_kept_for_a_job_that_is_due_and_it_is_not_preempted_afterwards()
     assert stopped(lab.last) == set()
 
 
+@pytest.mark.parametrize("less_urgent", [{}, {"priority": 60, "suspend": SuspendMode.NONE}])
+def test_a_due_job_has_its_turn_though_all_that_runs_was_due_later_or_is_less_urgent(less_urgent: Any) -> None:
+    lab = lab_of(gpus=4)
+    small = [lab.submit(1, work_s=60.0, **less_urgent) for _ in range(60)]
+    large: Job | None = None
+    ends = deque[tuple[float, Job]]()
+    while large is None or (not large.attempts and lab.now < large.submitted + 3000):
+        for job in small:
+            if job.state is JobState.STARTING:
+                lab.start(job)
+                ends.append((lab.now + 60, job))
+        at, done = ends.popleft()
+        lab.wait(max(0.0, at - lab.now))
+        small.append(lab.submit(1, work_s=60.0, **less_urgent))
+        lab.end(done, DONE)
+        if large is None and done.attempts[0].placed > done.submitted + 8 * 60:
+            large = lab.submit(2, work_s=60.0)
+    assert large.attempts
+    assert not any(job.attempts for job in small if job.submitted > large.submitted + 8 * 60)
+
+
+def test_a_job_that_is_done_before_kept_room_is_needed_has_it_though_a_longer_one_had_its_turn_first() -> None:
+    lab = lab_of(gpus=4, bound="1")
+    jobs = [lab.running(1, time_limit_s=4000.0, suspend=SuspendMode.NONE) for _ in range(4)]
+    large = lab.submit(2, time_limit_s=1000.0)
+    lab.wait(1100)
+    long = lab.submit(1, work_s=36_000.0, weight=10_000.0)
+    short = lab.submit(1, work_s=60.0)
+    lab.end(jobs[0], DONE)
+    assert "it is due, and gets room in about 48 min" in large.reason
+    assert (long.state, short.state) == (JobState.PENDING, JobState.STARTING)
+
+
+def test_no_job_that_was_due_later_takes_room_that_is_kept_for_one_that_was_due_before() -> None:
+    lab = lab_of(nodes="abcd", gpus=4, bound="1")
+    ends_s = {"a": 40_000.0, "b": 80_000.0, "c": 80_000.0, "d": 80_000.0}
+    jobs = [
+        lab.running(1, needs=Needs(on=(node,)), time_limit_s=ends_s[node], suspend=SuspendMode.NONE)
+        for node in ends_s
+        for _ in range(4)
+    ]
+    large = lab.submit(3, time_limit_s=600.0)
+    lab.wait(100)
+    small = lab.submit(1, time_limit_s=600.0)
+    lab.wait(1300)
+    for job in jobs[:3]:
+        assert (large.state, small.state) == (JobState.PENDING, JobState.PENDING)
+        lab.end(job, DONE)
+    assert (large.state, small.state) == (JobState.STARTING, JobState.PENDING)
+
+
+def test_what_due_jobs_have_beyond_their_smallest_size_or_out_of_service_keeps_no_other_from_its_turn() -> None:
+    for drained in (False, True):
+        lab = lab_of(nodes="ab", gpus=4, bound="1")
+        full = [lab.running(1, needs=Needs(on=(node,)), suspend=SuspendMode.NONE) for node in "aaaabbbb"]
+        first = lab.submit(1, 1 if drained else 4, needs=Needs(on=("b",)), work_s=1000.0)
+        lab.wait(1100)
+        for job in full[4 : 5 if drained else 8]:
+            lab.end(job, DONE)
+        lab.start(first)
+        lab.wait(100)
+        lab.settle()
+        assert len(gpus_of(first)) == (1 if drained else 4)
+        if drained:
+            lab.tell(NodeDrained(node=NodeId("b")))
+        second = lab.submit(1, needs=Needs(on=("a",)), work_s=600.0)
+        lab.wait(700)
+        assert "it is due" in second.reason
+
+
 def test_the_bound_is_at_least_1() -> None:
     with pytest.raises(PolicyError, match=r"bound is at least 1, not 0\.5"):
         create_policy("tide", {"bound": "0.5"})
@@ -612,14 +682,14 @@ def test_a_job_that_nobody_was_to_step_aside_for_gets_room_once_it_has_waited_fo
 
 
 class Adversary:
-    """Keeps every GPU busy with small jobs of its choice: whenever one is done, it submits the next."""
+    """Keeps every GPU busy with so many small jobs of its choice: whenever one is done, it submits the next."""
 
-    def __init__(self, lab: Lab, data: st.DataObject, gpus: int) -> None:
+    def __init__(self, lab: Lab, data: st.DataObject, count: int) -> None:
         self.lab = lab
         self.data = data
         self.left: dict[str, float] = {}
         self.jobs: list[Job] = []
-        for _ in range(gpus):
+        for _ in range(count):
             self.submit()
 
     def submit(self) -> None:
@@ -646,13 +716,15 @@ class Adversary:
 @settings(max_examples=10, deadline=None)
 def test_no_stream_of_small_jobs_starves_a_large_one(data: st.DataObject, gpus: int) -> None:
     lab = lab_of(gpus=4, bound="2")
-    adversary = Adversary(lab, data, 4)
+    small = 4 + data.draw(st.sampled_from([0, 24]))
+    adversary = Adversary(lab, data, small)
     large = lab.submit(gpus, name="large")
-    while not large.attempts and lab.now < 20_000:
+    while not large.attempts and lab.now < 60_000:
         adversary.go_on()
-    # Of its class and script nothing is known but what the adversary's jobs tell: an hour at most.
+    # Of its class and script nothing is known but what the adversary's jobs tell: an hour at most. Then the small ones
+    # that were due before it may have a quarter of the GPUs, one.
     assert large.attempts, "it starved"
-    assert large.attempts[0].placed - large.submitted < 3 * 3600 + 4 * 1200 + 600
+    assert large.attempts[0].placed - large.submitted < 3 * 3600 + small * 1200 + 600
 
 
 @pytest.mark.parametrize(("small", "large"), [("1/4", 1), ("1/4", "1/2"), ("1/2", 1)])

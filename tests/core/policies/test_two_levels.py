@@ -1,13 +1,16 @@
 """Other policies inside of priorities: the cheapest victim and classes of FitGpp, the sticky slots of HYBRID."""
 
 import pytest
-from ebbtide_core.model.types import JobState, SuspendMode
+from ebbtide_core.events import GpuHealthChanged, NodeDrained
+from ebbtide_core.model.types import GpuId, JobState, NodeId, SuspendMode
 from ebbtide_core.policies.registry import POLICIES, PolicyError, create_policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.lab import DONE, Lab, gpus_of, launched, stopped
+from tests.core.lab import DONE, Lab, gpus_of, launched, registration, stopped
 from tests.drawing import share_of
+
+A = NodeId("a")
 
 
 def lab_of(nodes="a", gpus=4, **options):
@@ -172,6 +175,17 @@ def test_an_urgent_job_does_not_use_what_is_kept_for_the_first_to_have_come() ->
     assert [job.state for job in ones] == [JobState.RUNNING] * 2
     lab.submit(2, priority=5)
     assert stopped(lab.last) == {ones[1].id}
+
+
+@pytest.mark.parametrize("lost", [NodeDrained(node=A), GpuHealthChanged(A, GpuId("a0"), healthy=False)])
+def test_a_job_that_runs_on_what_is_out_of_service_takes_no_slot_of_the_others(lost) -> None:
+    lab = lab_of(gpus=2, sticky="2")
+    on_a0, on_a1 = lab.running(1), lab.running(1)
+    lab.tell(lost)
+    lab.tell(registration("b", 2))
+    lab.end(on_a1, DONE)
+    others = [lab.running(1) for _ in range(2)]
+    assert (gpus_of(on_a0), [sticky(job) for job in others]) == ({"a0"}, [True, True])
 
 
 @settings(max_examples=share_of(40), deadline=None, derandomize=True)

@@ -29,7 +29,7 @@ class LastingShares:
 
     def rank(self, group: ShareGroup, parts: int) -> Turn:
         """Return the rank of the next part of ``group`` if it has ``parts``."""
-        of: Kind | str = group.kind if group.kind in self._claims else group.key  # type: ignore[assignment]
+        of: Kind | str = group.key if group.kind is None or group.key in self._claims else group.kind
         if group.key not in self._units:
             self._units[group.key] = min([job.gpus_min for _, job in group.jobs])
         return rank_of(self._claims[of].weight, group.number, self._shares[of] - parts, self._units[group.key])

@@ -1,12 +1,14 @@
 """Grants jobs their sizes, so that each group gets its share in whole jobs."""
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import islice, pairwise
 from operator import itemgetter
 
+from ebbtide_core.admission.queues import DemandQueue
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import WHOLE, JobId
@@ -22,6 +24,7 @@ from ebbtide_core.planning.fair_share.claims import (
 )
 from ebbtide_core.planning.fair_share.fairness import LastingShares
 from ebbtide_core.planning.fair_share.groups import BOUND, LOOK_AHEAD, Groups, Kind, ShareGroup, faded, share_of
+from ebbtide_core.resources.eligibility import could_run
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +77,13 @@ class Granting:
         self.groups: Groups = draft.snapshot.ranking
         nodes = draft.snapshot.nodes
         self.capacity = self.room = WHOLE * sum([len(node.slices) for node in nodes.values()])
-        self.away = _jobs_away(draft)
+        self.away = _jobs_away(draft) | _jobs_stuck(draft)
+        """The jobs that are neither share nor demand: those on nodes that are away, and those that wait for such."""
+        self.no_demand = Counter[str]()
+        """What these jobs add to the demand of each group, in parts."""
+        for job in self.away.values():
+            if parts := self.groups.demand(job):
+                self.no_demand[self.groups.key(job)] += parts
         self.grants: dict[JobId, int] = {}
         """What each job is granted, in parts, except for the jobs of ``blocks``."""
         self.blocks: dict[Kind, Block] = {}
@@ -118,16 +127,19 @@ class Granting:
         return 0 if block is None or job.id in self.revoked or job.id in self.away else block.parts
 
     def _claims(self) -> dict[Kind | str, ShareClaim]:
-        """Return the claims of all groups; groups of one kind share one if past use is ignored."""
+        """Return the claims of all groups; those of one kind share one if all their jobs count, and no past use."""
         claims: dict[Kind | str, ShareClaim] = {}
-        groups, apart = self.groups, self.half_life_s is not None
-        alone = [group for kind in groups.kinds.values() for _, group in kind] if apart else []
-        for group in [*groups.others.values(), *alone]:
+        groups = self.groups
+        if self.half_life_s is None:
+            alone = {key: group for key in self.no_demand if (group := groups.groups[key]).kind is not None}
+        else:
+            alone = {group.key: group for members in groups.kinds.values() for _, group in members}
+        for group in [*groups.others.values(), *alone.values()]:
             if (claim := self._claim(group)) is not None:
                 claims[group.key] = claim
-        away = {known.kind for job in self.away.values() if (known := groups.groups.get(groups.key(job))) is not None}
-        for kind, members in () if apart else groups.kinds.items():
-            alike = members if kind not in away else [each for each in members if self.is_here(only_job(each[1]))]
+        mixed = {group.kind for group in alone.values()}
+        for kind, members in groups.kinds.items():
+            alike = members if kind not in mixed else [each for each in members if each[1].key not in alone]
             if alike and (claim := self._claim(alike[0][1])) is not None:
                 claim.count, claim.alike, claim.others = len(alike), alike, islice(alike, 1, None)
                 first = only_job(claim.group)
@@ -136,24 +148,21 @@ class Granting:
         return claims
 
     def _claim(self, group: ShareGroup) -> ShareClaim | None:
-        """Return what ``group`` may have; None if all of its jobs are on nodes that are away."""
-        bound, demand = 0, sum(group.demand.values())
-        weight = sum([weight * parts for weight, parts in group.demand.items()]) / demand
-        here = demand
-        for (where, _, _), job in group.with_room():
-            if not self.is_here(job):
-                here -= job.gpus_max
-            elif where == BOUND:
-                bound += share_of(job)
+        """Return what ``group`` may have; None if none of its jobs counts."""
+        demand = sum(group.demand.values())
+        here = demand - self.no_demand[group.key]
         if not here:
             return None
+        stay = [job for (where, _, _), job in group.with_room() if where == BOUND and self.is_here(job)]
+        bound = sum(map(share_of, stay))
+        weight = sum([weight * parts for weight, parts in group.demand.items()]) / demand
         weight /= 1.0 + self._had_lately(group)
         claim = ShareClaim(group, weight, here, bound, min(bound, here), self._steps(group))
         claim.next = next(claim.steps, None)
         return claim
 
     def is_here(self, job: Job) -> bool:
-        """Return whether all nodes of the room promised to ``job`` are connected."""
+        """Return whether ``job`` counts: the nodes of its room are in service, or some node in service could run it."""
         return job.id not in self.away
 
     def _steps(self, group: ShareGroup) -> Iterator[SizeStep]:
@@ -165,8 +174,8 @@ class Granting:
                 if job.elastic:
                     elastic.append(job)
         for job in elastic:
-            has = share_of(job)
-            for smaller, larger in pairwise(job.sizes()):
+            has, most = share_of(job), self.draft.snapshot.most_of_use(job)
+            for smaller, larger in pairwise([size for size in job.sizes() if size <= most]):
                 yield SizeStep(job, larger - smaller, larger <= has, grows=True)
 
     def _had_lately(self, group: ShareGroup) -> float:
@@ -350,9 +359,10 @@ class Granting:
 
     def _lasting_least(self, claim: ShareClaim) -> int:
         """Return the least share of a group whose first job is its oldest one that can be preempted or waits."""
-        entries = [*claim.group.with_room()]
-        entries += claim.group.jobs[len(entries) : len(entries) + 1]  # the oldest one that waits
-        jobs = [job for (where, _, _), job in entries if where != BOUND and self.is_here(job)]
+        group, has_room = claim.group, [*claim.group.with_room()]
+        jobs = [job for (where, _, _), job in has_room if where != BOUND and self.is_here(job)]
+        waiting = (job for _, job in islice(group.jobs, len(has_room), None) if self.is_here(job))
+        jobs += islice(waiting, 1)  # the oldest one that waits
         bound = min(claim.bound, claim.demand)
         return max(bound, self._least(claim, min(jobs, key=_sequence).gpus_min)) if jobs else bound
 
@@ -363,6 +373,17 @@ def _jobs_away(draft: Draft) -> dict[JobId, Job]:
     if len(nodes) == len(usable):
         return {}
     return {id: draft.snapshot.job(id) for node in nodes.values() if node.id not in usable for id in node.planned}
+
+
+def _jobs_stuck(draft: Draft) -> dict[JobId, Job]:
+    """Return the waiting jobs that no node in service could run, and record why one of each demand waits."""
+    queue, books, found = draft.snapshot.queue, draft.snapshot.books, dict[JobId, Job]()
+    assert isinstance(queue, DemandQueue)
+    for first, _ in queue.kinds() if books.usable else ():
+        if first.gpus_min and not could_run(first, books):
+            draft.wait(first)
+            found.update([(job.id, job) for job in queue.alike(first)])
+    return found
 
 
 def _when(entry: tuple[Turn, *tuple[object, ...]]) -> Turn:

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Final, Literal, NamedTuple
@@ -71,20 +71,27 @@ class RecentUsage:
 class Groups:
     """All groups with active jobs, and the past use of all users.
 
-    The index is derived from the jobs alone, event by event, so a master that folds its journal derives the same one.
+    The index is derived event by event, so a master that folds its journal derives the same one. ``most_of_use``
+    returns the largest size of use to a job, in parts, by what is known at an event about it.
     """
 
-    def __init__(self, per: Literal["group", "user"], half_life_s: float | None, min_run_s: float) -> None:
+    def __init__(
+        self,
+        per: Literal["group", "user"],
+        half_life_s: float | None,
+        min_run_s: float,
+        most_of_use: Callable[[Job], int],
+    ) -> None:
         self.groups: dict[str, ShareGroup] = {}
         self.kinds: dict[Kind, list[tuple[int, ShareGroup]]] = {}
         """The groups that have a kind, the oldest first."""
         self.others: dict[str, ShareGroup] = {}
         """The groups that have none."""
-        self.without_gpus: list[tuple[int, Job]] = []
         self.past: dict[str, RecentUsage] = {}
         self.resumed = LatelyResumed(min_run_s)
         self._per = per
         self._half_life_s = half_life_s
+        self._most_of_use = most_of_use
         self._known: dict[JobId, _Entry] = {}
         self._live: dict[JobId, int] = {}
 
@@ -94,7 +101,9 @@ class Groups:
             self._remember(job, self._half_life_s)
         self.resumed.update(job)
         stand = stand_of(job)
-        entry = None if stand is None else _Entry(stand, job.gpus_min, share_of(job), job.gpus_max, job.weight)
+        entry = None
+        if stand is not None:
+            entry = _Entry(stand, job.gpus_min, share_of(job), self._most_of_use(job), job.weight)
         known = self._known.get(job.id)
         if entry == known:
             return
@@ -106,6 +115,11 @@ class Groups:
                 del self._known[job.id]
             self._remove(job, known)
 
+    def demand(self, job: Job) -> int:
+        """Return what ``job`` adds to the demand of its group, in parts."""
+        known = self._known.get(job.id)
+        return 0 if known is None else known.demand
+
     def key(self, job: Job) -> str:
         """Return the name of the job's group; the prefix keeps group names apart from the ids of single jobs."""
         if self._per == "user":
@@ -113,9 +127,6 @@ class Groups:
         return f"group {job.spec.group}" if job.spec.group else job.id
 
     def _add(self, job: Job, entry: "_Entry") -> None:
-        if not entry.demand:
-            insort(self.without_gpus, (job.sequence, job))
-            return
         group = self.groups.get(self.key(job))
         if group is None:
             key = self.key(job)
@@ -127,9 +138,6 @@ class Groups:
         self._put_back(group)
 
     def _remove(self, job: Job, entry: "_Entry") -> None:
-        if not entry.demand:
-            del self.without_gpus[bisect_left(self.without_gpus, (job.sequence, job))]
-            return
         group = self.groups[self.key(job)]
         self._take_out(group)
         del group.jobs[bisect_left(group.jobs, (entry.stand, job))]
@@ -188,13 +196,11 @@ def share_of(job: Job) -> int:
 
 
 def stand_of(job: Job) -> Stand | None:
-    """Return the position of ``job``; None if it neither has room nor is in the queue, where it could get some.
+    """Return the position of ``job``; None if it wants no GPUs, or neither has room nor could get some in the queue.
 
     A job that steps aside keeps its position, unless it is held.
     """
-    if not job.gpus_max:
-        return None if job.queued is None else (WAITS, 0.0, job.sequence)
-    if job.end is not None or (job.held_by is not None and not job.running):
+    if not job.gpus_max or job.end is not None or (job.held_by is not None and not job.running):
         return None
     if job.planned is None and job.queued is None and job.holding is None:
         return None

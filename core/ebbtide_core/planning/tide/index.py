@@ -1,5 +1,6 @@
 """Keeps what passes of `tide` need to know of a pool, from pass to pass."""
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Final
 
@@ -7,7 +8,7 @@ from ebbtide_core.estimates.outlook import Outlooks
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, JobId
 from ebbtide_core.planning.preemption import nodes_of
-from ebbtide_core.planning.tide.queue import TideQueue, due_at
+from ebbtide_core.planning.tide.queue import Entry, TideQueue, due_at
 from ebbtide_core.planning.tide.room_rates import RoomRates
 from ebbtide_core.resources.pools import PoolState
 
@@ -37,12 +38,15 @@ class Search:
 
 
 class TideIndex:
-    """What earlier jobs tell, how often room appears, and the shares of the jobs that were due when they started."""
+    """What earlier jobs tell, how often room appears, and which jobs with room were due when they started."""
 
     def __init__(self, state: PoolState, queue: TideQueue) -> None:
         self.outlooks = queue.outlooks = Outlooks(state.speedup, state.curve)
         self.rates = RoomRates(state, self.outlooks)
-        self.was_due: dict[JobId, int] = {}
+        self.was_due: dict[JobId, Entry] = {}
+        """The jobs with room that were due when they started."""
+        self.first_due: list[Entry] = []
+        """The same jobs, in the order in which they became due."""
         self.in_vain: dict[JobId, Search] = {}
         """The last search for victims of each waiting job, if it found none."""
         self.wide_jobs_come = False
@@ -65,11 +69,13 @@ class TideIndex:
             self.rates.change(node)
         if room is None:
             del self._rooms[job.id]
-            self.was_due.pop(job.id, None)
+            if (entry := self.was_due.pop(job.id, None)) is not None:
+                del self.first_due[bisect_left(self.first_due, entry)]
             return
         self._rooms[job.id] = room
-        if job.running and (job.id in self.was_due or self._is_due(job, job.attempts[-1].placed)):
-            self.was_due[job.id] = room[0].share
-
-    def _is_due(self, job: Job, at: float) -> bool:
-        return due_at(job, self.outlooks.of(job, at), self._queue.bound) <= at
+        if job.running and job.id not in self.was_due:
+            placed = job.attempts[-1].placed
+            due = due_at(job, self.outlooks.of(job, placed), self._queue.bound)
+            if due <= placed:
+                self.was_due[job.id] = due, job.sequence, job
+                insort(self.first_due, self.was_due[job.id])
