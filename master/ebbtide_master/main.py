@@ -126,15 +126,15 @@ def _allow_open_files() -> None:
 
 def _open(options: MasterOptions) -> tuple[Callable[[], Cluster], Store, Config]:
     """Read the configuration and open the journal, to find all that can be wrong before anything runs."""
-    config = _read_config(options)
+    config = _read(options)
     wants_ports = any(said is not None for said in (options.host, options.port, options.agent_port))
-    if wants_ports and not _speaks_tls(options) and _url(options, config):
+    if wants_ports and not _speaks_tls(options) and config.journal.store:
         message = (
             "masters on one database need the same authority: 'ebb master init' on one machine, "
             f"and its ca.pem and ca.key in {options.home / 'tls'} on the others"
         )
         raise StartError(message, EXIT_USAGE)
-    settings = _settings(options, config)
+    settings = config.settings
     default = settings.pools[DEFAULT_POOL]
 
     def new_cluster() -> Cluster:
@@ -142,7 +142,7 @@ def _open(options: MasterOptions) -> tuple[Callable[[], Cluster], Store, Config]
 
     try:
         new_cluster()
-        store = open_store(_url(options, config), options.home)
+        store = open_store(config.journal.store, options.home)
         if wants_ports and not _speaks_tls(options):
             _make_authority(options.home)
         return new_cluster, store, config
@@ -161,6 +161,13 @@ def _make_authority(home: Path) -> None:
         TlsFolder.of(home).create_authority(time.time())
     except OSError as error:
         raise StartError(f"no authority for certificates could be made: {error}", EXIT_FAILED) from None
+
+
+def _read(options: MasterOptions) -> Config:
+    """Read the configuration, in which the command line counts before the file. Raises `StartError`."""
+    config = _read_config(options)
+    journal = replace(config.journal, store=_url(options, config))
+    return replace(config, settings=_settings(options, config), journal=journal)
 
 
 def _url(options: MasterOptions, config: Config) -> str:
@@ -203,8 +210,7 @@ def _read_config(options: MasterOptions) -> Config:
 def _reread(options: MasterOptions) -> Config:
     """Read the configuration again. Raises `ConfigError` for what a start would refuse."""
     try:
-        config = _read_config(options)
-        return replace(config, settings=_settings(options, config))
+        return _read(options)
     except StartError as error:
         raise ConfigError(str(error)) from None
 
@@ -289,7 +295,7 @@ async def _run_server(
             with published(options.home, store.cluster_id, ports):
                 where = f"{listeners.host}:{service.port}" if listeners is not None else options.home
                 log.info("serving=%s policy=%s epoch=%d", where, policy, service.epoch)
-                journal = replace(config.journal, backup_every_s=0.0) if _url(options, config) else config.journal
+                journal = replace(config.journal, backup_every_s=0.0) if config.journal.store else config.journal
                 async with backing_up(store.folder, journal), _metrics(options, config, service, store, listeners):
                     return await _until_stopped(stopped, service.consumer, store.lost)
     except PortError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from ebbtide_protos.v1 import user_pb2
 
 from tests.master.leaders import DEADLINE_S, Leader, jobs, request, standbys, submit
 from tests.postgres import PASSWORD, Server, rows
@@ -62,6 +63,10 @@ def test_the_leader_says_who_stands_by(start: Start) -> None:
     first = start("a")
     with first.asked() as stub:
         assert standbys(stub, 0) == []
+        shown = stub.ShowSettings(user_pb2.ShowSettingsRequest(), timeout=DEADLINE_S)
+        where = {(one.value, one.in_file) for one in shown.settings if one.name == "journal.store"}
+        assert (shown.journal.kind, where) == ("PostgreSQL", {("PostgreSQL", "PostgreSQL")})
+        assert (list(shown.changed), list(shown.needs_restart)) == ([], [])
         second = start("b")
         [standby] = standbys(stub, 1)
         assert standby.name.endswith(f" pid {second.popen.pid}")
