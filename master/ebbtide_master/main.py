@@ -104,8 +104,8 @@ def run(options: MasterOptions) -> int:
     _allow_open_files()
     gc.set_threshold(*COLLECTED)
     try:
-        new_cluster, store, config = _open(options)
-        return asyncio.run(_serve(options, new_cluster, store, config))
+        store, config = _open(options)
+        return asyncio.run(_serve(options, store, config))
     except StartError as error:
         sys.stderr.write(f"ebb: {error}\n")
         return error.exit_code
@@ -124,9 +124,12 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _open(options: MasterOptions) -> tuple[Callable[[], Cluster], Store, Config]:
-    """Read the configuration and open the journal, to find all that can be wrong before anything runs."""
-    config = _read(options)
+def _open(options: MasterOptions) -> tuple[Store, Config]:
+    """Read the configuration and open the journal, to find all that can be wrong before anything runs.
+
+    A standby may wait for days until the journal is open, so the configuration is read again then.
+    """
+    config = _checked(options)
     wants_ports = any(said is not None for said in (options.host, options.port, options.agent_port))
     if wants_ports and not _speaks_tls(options) and config.journal.store:
         message = (
@@ -134,24 +137,38 @@ def _open(options: MasterOptions) -> tuple[Callable[[], Cluster], Store, Config]
             f"and its ca.pem and ca.key in {options.home / 'tls'} on the others"
         )
         raise StartError(message, EXIT_USAGE)
-    settings = config.settings
-    default = settings.pools[DEFAULT_POOL]
-
-    def new_cluster() -> Cluster:
-        return Cluster(create_policy(default.policy, default.options), settings=settings)
-
     try:
-        new_cluster()
         store = open_store(config.journal.store, options.home)
-        if wants_ports and not _speaks_tls(options):
-            _make_authority(options.home)
-        return new_cluster, store, config
-    except PolicyError as error:
-        raise StartError(str(error), EXIT_USAGE) from None
     except StoreInUseError as error:
         raise StartError(str(error), EXIT_FAILED) from None
     except StoreError as error:
         raise StartError(f"{error}{advice(options.home)}", EXIT_FAILED) from None
+    try:
+        current = _checked(options)
+        if current.journal.store != config.journal.store:
+            where = f"{options.config or options.home / CONFIG_NAME}: journal.store"
+            raise StartError(f"{where}: was changed while this master waited: start it again", EXIT_FAILED)
+        if wants_ports and not _speaks_tls(options):
+            _make_authority(options.home)
+        return store, current
+    except StartError:
+        store.close()
+        raise
+
+
+def _checked(options: MasterOptions) -> Config:
+    """Read the configuration, and make a cluster with it to try it. Raises `StartError`."""
+    config = _read(options)
+    _new_cluster(config)
+    return config
+
+
+def _new_cluster(config: Config) -> Cluster:
+    default = config.settings.pools[DEFAULT_POOL]
+    try:
+        return Cluster(create_policy(default.policy, default.options), settings=config.settings)
+    except PolicyError as error:
+        raise StartError(str(error), EXIT_USAGE) from None
 
 
 def _make_authority(home: Path) -> None:
@@ -215,11 +232,11 @@ def _reread(options: MasterOptions) -> Config:
         raise ConfigError(str(error)) from None
 
 
-async def _serve(options: MasterOptions, new_cluster: Callable[[], Cluster], store: Store, config: Config) -> int:
+async def _serve(options: MasterOptions, store: Store, config: Config) -> int:
     """Recover the cluster, serve until a signal, close the journal, and return the exit code."""
 
     def attempt() -> tuple[Cluster, Notifier, Ledger]:
-        cluster = new_cluster()
+        cluster = _new_cluster(config)
         notifier, ledger = Notifier(cluster, store, config.notify), Ledger(cluster)
         _recover(cluster, store, notifier.replayed)
         return cluster, notifier, ledger

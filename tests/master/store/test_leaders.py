@@ -76,6 +76,57 @@ def test_the_leader_says_who_stands_by(start: Start) -> None:
         assert standbys(stub, 0) == []
 
 
+def test_a_standby_leads_with_the_configuration_as_it_is_when_it_takes_over(start: Start) -> None:
+    first = start("a")
+    first.ready()
+    second = start("b")
+    second.says("standby=waiting leader=")
+    (second.home / "ebbtide.toml").write_text("[fencing]\nhook = ['/bin/true']\n[quotas.default]\nqueued = 7\n")
+    first.popen.kill()
+    with second.asked() as stub:
+        shown = stub.ShowSettings(user_pb2.ShowSettingsRequest(), timeout=DEADLINE_S)
+    holds = {one.name: one.value for one in shown.settings}
+    assert (holds["fencing.hook"], holds["quotas.default.queued"]) == ("set", "7")
+    assert (list(shown.changed), list(shown.needs_restart)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[quotas.default]\nqueued = 'many'\n", "quotas.default.queued: "),
+        ("[pools.default]\npolicy = 'best'\n", "pools.default.policy: "),
+    ],
+)
+def test_a_standby_whose_configuration_is_wrong_by_then_does_not_lead(start: Start, text: str, words: str) -> None:
+    first = start("a")
+    first.ready()
+    second = start("b")
+    second.says("standby=waiting leader=")
+    (file := second.home / "ebbtide.toml").write_text(text)
+    first.popen.kill()
+    code, said = second.end()
+    assert (code, "Traceback" in said) == (2, False), said
+    assert said.splitlines()[-1].startswith(f"ebb: {file}: {words}")
+    assert not second.leads
+
+
+def test_a_standby_whose_database_is_another_by_then_does_not_lead(
+    start: Start, postgres: Server, url: str, tmp_path: Path
+) -> None:
+    first = start("a")
+    first.ready()
+    file = tmp_path / "b" / "ebbtide.toml"
+    file.parent.mkdir(mode=0o700)
+    file.write_text(f'[journal]\nstore = "{url}"\n')
+    second = start("b", "")
+    second.says("standby=waiting leader=")
+    file.write_text(f'[journal]\nstore = "{postgres.database()}"\n')
+    first.popen.kill()
+    code, said = second.end()
+    assert (code, "Traceback" in said) == (1, False), said
+    assert said.endswith(f"ebb: {file}: journal.store: was changed while this master waited: start it again\n")
+
+
 @pytest.mark.slow
 def test_a_server_that_ends_ends_the_master_and_nothing_is_lost(start: Start, postgres: Server) -> None:
     first = start("a")
