@@ -101,6 +101,7 @@ def run(options: MasterOptions) -> int:
     logging.getLogger(GRPC_LOG).addFilter(is_worth_a_line)
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _leave)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # a reload has to wait until the master serves
     _allow_open_files()
     gc.set_threshold(*COLLECTED)
     try:
@@ -377,6 +378,7 @@ def _reload_signal(reloading: ReloadService) -> None:
         task.add_done_callback(tasks.discard)
 
     loop.add_signal_handler(signal.SIGHUP, reload)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one that was asked for before follows now
 
 
 async def _until_stopped(stopped: asyncio.Event, consumer: asyncio.Task[None], lost: Future[None]) -> int:

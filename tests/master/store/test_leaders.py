@@ -151,6 +151,20 @@ def test_a_master_that_waits_ends_when_it_is_told_to(start: Start) -> None:
     assert first.leads
 
 
+def test_a_reload_does_not_end_a_master_that_waits_and_is_done_once_it_leads(start: Start) -> None:
+    first = start("a")
+    first.ready()
+    second = start("b")
+    second.says("standby=waiting leader=")
+    second.popen.send_signal(signal.SIGHUP)
+    first.popen.kill()
+    with second.asked() as stub:
+        assert jobs(stub) == []
+    second.says("configuration=read changed= restart=")
+    second.popen.send_signal(signal.SIGTERM)
+    assert second.end()[0] == 0
+
+
 @pytest.mark.slow
 def test_a_password_is_taken_from_a_file_of_ones_own_only_and_told_to_nobody(
     start: Start, postgres: Server, url: str, tmp_path: Path
