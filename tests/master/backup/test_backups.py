@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -135,6 +136,42 @@ def test_a_backup_on_a_schedule_is_a_process_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, "backup=" in done.stderr) == (0, True)
     assert len(list(backups.backups(tmp_path))) == 1
+
+
+async def test_what_a_backup_that_was_killed_has_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    await jobs_in(tmp_path, 1)
+    program = """
+import os, signal, sys
+from pathlib import Path
+from ebbtide_master.backup import backups
+backups.check = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+backups.take(Path(sys.argv[1]))
+"""
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    [left] = (tmp_path / "backups").iterdir()
+    assert left.name.startswith(".draft-")
+    made = backups.take(tmp_path)[0].path
+    assert list((tmp_path / "backups").iterdir()) == [made]
+
+
+@pytest.mark.parametrize("named", [0, 1])
+async def test_a_backup_that_is_still_written_is_left_alone_by_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: int
+) -> None:
+    await jobs_in(tmp_path, 1)
+    check, made = backups.check, list[Path]()
+    places: list[Path | None] = [None, None]
+    places[named] = tmp_path / "backups" / "named"
+
+    def check_beside_another(folder: Path) -> backups.JournalFindings:
+        monkeypatch.setattr(backups, "check", check)
+        made.append(backups.take(tmp_path, to=places[1])[0].path)
+        return check(folder)
+
+    monkeypatch.setattr(backups, "check", check_beside_another)
+    made.append(backups.take(tmp_path, to=places[0])[0].path)
+    assert sorted((tmp_path / "backups").iterdir()) == sorted(made)
 
 
 class TestRestore:
