@@ -50,10 +50,15 @@ class JournalFindings:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup in ``path``, made at Unix time ``taken``; ``said`` is the content of its ``backup.json``."""
+    """A backup in ``path``, made at Unix time ``taken``; ``said`` is the content of its ``backup.json``.
+
+    Each backup has a higher ``number`` than those that its home had when it was made, whatever the clock said. Those of
+    versions that did not count have 0.
+    """
 
     path: Path
     taken: float
+    number: int
     said: dict[str, object]
 
 
@@ -139,7 +144,8 @@ def _fill(draft: Path, home: Path, taken: float) -> JournalFindings:
         if name == JOURNAL_NAME or (home / name).exists():
             _copy(home / name, draft / name)
     findings = check(draft)
-    said = {"taken": taken, "version": VERSION, "sha256": _sums(draft), **asdict(findings)}
+    number = 1 + max((backup.number for backup in backups(home)), default=0)
+    said = {"taken": taken, "number": number, "version": VERSION, "sha256": _sums(draft), **asdict(findings)}
     (draft / RECORD_NAME).write_text(json.dumps(said, indent=1) + "\n")
     for path in (*draft.iterdir(), draft):
         sync(path)
@@ -150,7 +156,7 @@ def read(path: Path) -> Backup:
     """Return the backup in ``path``. Raises `StoreError` if there is none."""
     try:
         said: dict[str, object] = json.loads((path / RECORD_NAME).read_text())
-        return Backup(path, float(str(said["taken"])), said)
+        return Backup(path, float(str(said["taken"])), int(str(said.get("number", 0))), said)
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{path} is no backup: {error}") from None
 
@@ -165,13 +171,13 @@ def verified(path: Path) -> tuple[Backup, JournalFindings]:
 
 
 def backups(home: Path) -> Iterator[Backup]:
-    """Yield the backups of ``home``, the newest first, sound or not."""
-    folder = home / BACKUPS_NAME
-    names = sorted((path.name for path in folder.iterdir()), reverse=True) if folder.is_dir() else []
-    for name in names:
-        if not name.startswith(DRAFT):
+    """Yield the backups of ``home``, the one that was made last first, sound or not."""
+    folder, found = home / BACKUPS_NAME, list[Backup]()
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if not path.name.startswith(DRAFT):
             with suppress(StoreError):
-                yield read(folder / name)
+                found.append(read(path))
+    yield from sorted(found, key=lambda backup: (backup.number, backup.path.name), reverse=True)
 
 
 def newest_verified(home: Path) -> Backup | None:
