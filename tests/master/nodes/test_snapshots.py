@@ -19,11 +19,11 @@ PACKED = zlib.compress(ARCHIVE, wbits=31)
 SNAPSHOT = job_pb2.Snapshot(digest=hashlib.sha256(ARCHIVE).hexdigest(), bytes=len(ARCHIVE))
 
 
-async def upload(master, packed=PACKED, snapshot=SNAPSHOT):
+async def upload(master, packed=PACKED, snapshot=SNAPSHOT, window=1000):
     async def messages():
         yield client_pb2.SnapshotUpload(snapshot=snapshot)
-        for at in range(0, len(packed), 1000):
-            yield client_pb2.SnapshotUpload(data=packed[at : at + 1000])
+        for at in range(0, len(packed), window):
+            yield client_pb2.SnapshotUpload(data=packed[at : at + window])
 
     return [state.present async for state in master.ask.UploadSnapshot(messages())]
 
@@ -66,10 +66,10 @@ async def test_a_snapshot_that_would_take_the_room_that_is_kept_free_is_refused_
         def has_room():
             return not any(path.stat().st_size for path in (tmp_path / "snapshots").glob("*.part"))
 
-        packed = zlib.compress(archive := os.urandom(50_000), wbits=31)  # more than is buffered
+        packed = zlib.compress(archive := os.urandom(50_000), wbits=31)
         snapshot = job_pb2.Snapshot(digest=hashlib.sha256(archive).hexdigest(), bytes=len(archive))
         monkeypatch.setattr(master.store, "has_room", has_room)
-        assert await refused(upload(master, packed, snapshot)) == FULL
+        assert await refused(upload(master, packed, snapshot, window=40_000)) == FULL  # more than is buffered
         assert not list((tmp_path / "snapshots").iterdir())
         monkeypatch.undo()
         assert await upload(master, packed, snapshot) == [True]
