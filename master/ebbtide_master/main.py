@@ -101,11 +101,12 @@ def run(options: MasterOptions) -> int:
     logging.getLogger(GRPC_LOG).addFilter(is_worth_a_line)
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _leave)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # a reload has to wait until the master serves
     _allow_open_files()
     gc.set_threshold(*COLLECTED)
     try:
-        new_cluster, store, config = _open(options)
-        return asyncio.run(_serve(options, new_cluster, store, config))
+        store, config = _open(options)
+        return asyncio.run(_serve(options, store, config))
     except StartError as error:
         sys.stderr.write(f"ebb: {error}\n")
         return error.exit_code
@@ -124,34 +125,51 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _open(options: MasterOptions) -> tuple[Callable[[], Cluster], Store, Config]:
-    """Read the configuration and open the journal, to find all that can be wrong before anything runs."""
-    config = _read_config(options)
+def _open(options: MasterOptions) -> tuple[Store, Config]:
+    """Read the configuration and open the journal, to find all that can be wrong before anything runs.
+
+    A standby may wait for days until the journal is open, so the configuration is read again then.
+    """
+    config = _checked(options)
     wants_ports = any(said is not None for said in (options.host, options.port, options.agent_port))
-    if wants_ports and not _speaks_tls(options) and _url(options, config):
+    if wants_ports and not _speaks_tls(options) and config.journal.store:
         message = (
             "masters on one database need the same authority: 'ebb master init' on one machine, "
             f"and its ca.pem and ca.key in {options.home / 'tls'} on the others"
         )
         raise StartError(message, EXIT_USAGE)
-    settings = _settings(options, config)
-    default = settings.pools[DEFAULT_POOL]
-
-    def new_cluster() -> Cluster:
-        return Cluster(create_policy(default.policy, default.options), settings=settings)
-
     try:
-        new_cluster()
-        store = open_store(_url(options, config), options.home)
-        if wants_ports and not _speaks_tls(options):
-            _make_authority(options.home)
-        return new_cluster, store, config
-    except PolicyError as error:
-        raise StartError(str(error), EXIT_USAGE) from None
+        store = open_store(config.journal.store, options.home)
     except StoreInUseError as error:
         raise StartError(str(error), EXIT_FAILED) from None
     except StoreError as error:
         raise StartError(f"{error}{advice(options.home)}", EXIT_FAILED) from None
+    try:
+        current = _checked(options)
+        if current.journal.store != config.journal.store:
+            where = f"{options.config or options.home / CONFIG_NAME}: journal.store"
+            raise StartError(f"{where}: was changed while this master waited: start it again", EXIT_FAILED)
+        if wants_ports and not _speaks_tls(options):
+            _make_authority(options.home)
+        return store, current
+    except StartError:
+        store.close()
+        raise
+
+
+def _checked(options: MasterOptions) -> Config:
+    """Read the configuration, and make a cluster with it to try it. Raises `StartError`."""
+    config = _read(options)
+    _new_cluster(config)
+    return config
+
+
+def _new_cluster(config: Config) -> Cluster:
+    default = config.settings.pools[DEFAULT_POOL]
+    try:
+        return Cluster(create_policy(default.policy, default.options), settings=config.settings)
+    except PolicyError as error:
+        raise StartError(str(error), EXIT_USAGE) from None
 
 
 def _make_authority(home: Path) -> None:
@@ -161,6 +179,13 @@ def _make_authority(home: Path) -> None:
         TlsFolder.of(home).create_authority(time.time())
     except OSError as error:
         raise StartError(f"no authority for certificates could be made: {error}", EXIT_FAILED) from None
+
+
+def _read(options: MasterOptions) -> Config:
+    """Read the configuration, in which the command line counts before the file. Raises `StartError`."""
+    config = _read_config(options)
+    journal = replace(config.journal, store=_url(options, config))
+    return replace(config, settings=_settings(options, config), journal=journal)
 
 
 def _url(options: MasterOptions, config: Config) -> str:
@@ -203,17 +228,16 @@ def _read_config(options: MasterOptions) -> Config:
 def _reread(options: MasterOptions) -> Config:
     """Read the configuration again. Raises `ConfigError` for what a start would refuse."""
     try:
-        config = _read_config(options)
-        return replace(config, settings=_settings(options, config))
+        return _read(options)
     except StartError as error:
         raise ConfigError(str(error)) from None
 
 
-async def _serve(options: MasterOptions, new_cluster: Callable[[], Cluster], store: Store, config: Config) -> int:
+async def _serve(options: MasterOptions, store: Store, config: Config) -> int:
     """Recover the cluster, serve until a signal, close the journal, and return the exit code."""
 
     def attempt() -> tuple[Cluster, Notifier, Ledger]:
-        cluster = new_cluster()
+        cluster = _new_cluster(config)
         notifier, ledger = Notifier(cluster, store, config.notify), Ledger(cluster)
         _recover(cluster, store, notifier.replayed)
         return cluster, notifier, ledger
@@ -289,7 +313,7 @@ async def _run_server(
             with published(options.home, store.cluster_id, ports):
                 where = f"{listeners.host}:{service.port}" if listeners is not None else options.home
                 log.info("serving=%s policy=%s epoch=%d", where, policy, service.epoch)
-                journal = replace(config.journal, backup_every_s=0.0) if _url(options, config) else config.journal
+                journal = replace(config.journal, backup_every_s=0.0) if config.journal.store else config.journal
                 async with backing_up(store.folder, journal), _metrics(options, config, service, store, listeners):
                     return await _until_stopped(stopped, service.consumer, store.lost)
     except PortError as error:
@@ -354,6 +378,7 @@ def _reload_signal(reloading: ReloadService) -> None:
         task.add_done_callback(tasks.discard)
 
     loop.add_signal_handler(signal.SIGHUP, reload)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one that was asked for before follows now
 
 
 async def _until_stopped(stopped: asyncio.Event, consumer: asyncio.Task[None], lost: Future[None]) -> int:

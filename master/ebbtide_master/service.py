@@ -98,10 +98,11 @@ async def serving(
     Raises `PortError`, or `StoreError` if the journal cannot record that the master started.
     """
     clock, changes, epoch = Clock(store.last_time), Changes(), store.next_epoch()
-    bounds, throttle = config.bounds, Throttle(config.bounds.rates, config.bounds.queued)
+    bounds = config.bounds
     notifier = notifier or Notifier(cluster, store, config.notify)
     environments = Environments(store.vault)
     await environments.forget_others(lambda id: bool(jobs_named(cluster, id)))
+    throttle = Throttle(bounds.rates, bounds.queued, environments.size_of)
     snapshots = SnapshotStore(store.folder / "snapshots", bounds.uploads, bounds.snapshot_bytes)
     kept_logs = KeptLogs(store.folder / "logs")
     await kept_logs.remove_others(lambda id: bool(jobs_named(cluster, id)))

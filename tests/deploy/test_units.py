@@ -92,6 +92,10 @@ def test_the_dashboard_is_of_the_masters_account_and_only_the_proxys_group_may_c
     assert dashboard["RestartPreventExitStatus"] == "2"
 
 
+def test_a_reload_of_the_masters_unit_is_the_signal_at_which_it_reads_its_configuration_again() -> None:
+    assert Unit("ebbtide-master.service")["ExecReload"] == "/bin/kill -HUP $MAINPID"
+
+
 def test_an_agent_that_may_not_use_that_group_leaves_its_jobs_alive_in_its_own() -> None:
     agent = Unit("ebbtide-agent.service")
     assert (agent["Delegate"], agent["KillMode"], agent["OOMPolicy"]) == ("yes", "process", "continue")

@@ -53,7 +53,8 @@ MAX_ARRAY_BYTES: Final = 128 * MIB
 """Bytes of the commands and scripts of all tasks of one array, with `BYTES_PER_ARGUMENT`: the journal has them for
 each task."""
 MAX_TEXT_BYTES_PER_USER: Final = 1024 * MIB
-"""Bytes of the commands and scripts of all jobs of one user that the master knows; it has them in memory."""
+"""Bytes of the commands, scripts and environments of all jobs of one user that the master knows; it has them in
+memory."""
 MAX_ARRAY_INDEX: Final = 999_999
 """The largest index of a task, six digits; the indices of an array need not be dense."""
 MAX_PARAMS: Final = 16

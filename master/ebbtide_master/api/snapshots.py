@@ -14,7 +14,7 @@ from ebbtide_master.api.context import Context
 from ebbtide_master.api.named_jobs import JOBS_OF_A_PART
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import Parts, RefusedError
-from ebbtide_master.nodes.snapshots import SnapshotStore
+from ebbtide_master.nodes.snapshots import SnapshotStore, disk_full
 
 
 class SnapshotService:
@@ -36,10 +36,10 @@ class SnapshotService:
         first = await anext(request_iterator, client_pb2.SnapshotUpload())
         snapshot = _checked(first.snapshot)
         if not self._store.has_room():
-            raise RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no snapshot is taken for now"))
+            raise disk_full()
         kept, user = await self._loop.ask_in_parts(needed), caller().user
         self._snapshots.collect(kept)
-        await self._snapshots.receive(snapshot, user, _windows(first, request_iterator), kept)
+        await self._snapshots.receive(snapshot, user, _windows(first, request_iterator), kept, self._store.has_room)
         yield client_pb2.SnapshotState(present=True)
 
 

@@ -30,6 +30,7 @@ from ebbtide_master.api.snapshots import check_snapshot
 from ebbtide_master.api.views import submit_reply
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import PAUSE, Facts, Parts, RefusedError
+from ebbtide_master.store.environments import written_env
 from ebbtide_master.store.journal import Store
 
 Submission = client_pb2.SubmitRequest | client_pb2.RequeueRequest
@@ -57,6 +58,7 @@ class SubmissionService:
         """Accept a job or an array, and reply once it is on disk."""
         spec, warnings = self._accepted(request)
         chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
+        env = written_env(spec.env)
 
         def facts(cluster: Cluster) -> Facts:
             jobs = yield from jobs_requested(request, resolve_after(cluster, spec, request.user))
@@ -66,9 +68,9 @@ class SubmissionService:
                     jobs = _like_the_first(cluster, known, jobs)
                     yield from submission_events(cluster, known, jobs, request.user, request.hold)
                 return
-            self._throttle.submit(cluster, request.user, [spec for spec, _ in jobs])
+            self._throttle.submit(cluster, request.user, [spec for spec, _ in jobs], len(env))
             chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
-            self._environments.note(chosen[0], spec.env)
+            self._environments.note(chosen[0], env)
             yield from submission_events(cluster, chosen[0], jobs, request.user, request.hold, operation)
 
         if request.dry_run:
@@ -124,7 +126,8 @@ class SubmissionService:
                 raise RefusedError(_had_stdin(jobs[0]))
             if jobs:
                 self._throttle.add_jobs(asking, len(jobs))
-                self._throttle.submit(cluster, request.user, [job.spec for job in jobs])
+                env_bytes = self._environments.size_of(jobs[0].id)
+                self._throttle.submit(cluster, request.user, [job.spec for job in jobs], env_bytes)
                 chosen.append(cluster.state.gates.next_id(cluster.state.submissions))
                 self._environments.note_again(chosen[0], jobs[0].id)
                 owner = jobs[0].user or request.user  # the job stays its user's, even if an operator asks
@@ -207,7 +210,7 @@ def jobs_requested(request: client_pb2.SubmitRequest, spec: JobSpec) -> Parts[li
         raise SpecError("--array", f"{size} tasks are over the limit of {limits.MAX_ARRAY_TASKS}")
     if len({task.index for task in request.tasks}) < size:
         raise SpecError("--array", "an index stands there twice")
-    found, total, of_bare = list[Member](), 0, text_size(spec)
+    found, total, of_bare = list[Member](), 0, text_size(bare)
     for wanted in request.tasks:
         yield
         params = dict(wanted.params)

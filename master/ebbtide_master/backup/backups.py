@@ -1,9 +1,10 @@
 """Takes backups of journal and vault beside a running master, and keeps only those that could be folded.
 
 A backup is a directory ``backups/TIME`` in the master's home, with both files and ``backup.json``, which says what was
-found in it. It gets its name last.
+found in it. It gets its name last; what a process left that was killed before that is removed with the next backup.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -11,7 +12,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -49,10 +50,15 @@ class JournalFindings:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup in ``path``, made at Unix time ``taken``; ``said`` is the content of its ``backup.json``."""
+    """A backup in ``path``, made at Unix time ``taken``; ``said`` is the content of its ``backup.json``.
+
+    Each backup has a higher ``number`` than those that its home had when it was made, whatever the clock said. Those of
+    versions that did not count have 0.
+    """
 
     path: Path
     taken: float
+    number: int
     said: dict[str, object]
 
 
@@ -87,24 +93,44 @@ def take(home: Path, keep: int = 0, to: Path | None = None) -> tuple[Backup, Jou
 
     A ``keep`` of 0 keeps all. Raises `StoreError`, and leaves no backup, if the copy is not sound.
     """
-    folder = to.parent if to is not None else home / BACKUPS_NAME
+    own = home / BACKUPS_NAME
+    folder = own if to is None else to.parent
     taken = time.time()
     path = to if to is not None else _unused(folder, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(taken)))
     if path.exists():
         raise StoreError(f"{path} is there already")
     with sqlite_errors():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = folder / f"{DRAFT}{path.name}-{os.getpid()}"
-        draft.mkdir(mode=0o700)
-        try:
-            findings = _fill(draft, home, taken)
-            draft.rename(path)
-            sync(folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        with _drafting(own) if folder.resolve() == own.resolve() else nullcontext():
+            draft = folder / f"{DRAFT}{path.name}-{os.getpid()}"
+            draft.mkdir(mode=0o700)
+            try:
+                findings = _fill(draft, home, taken)
+                draft.rename(path)
+                sync(folder)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
         if to is None and keep:
             _prune(folder, keep)
     return read(path), findings
+
+
+@contextmanager
+def _drafting(folder: Path) -> Iterator[None]:
+    """Share a lock on ``folder`` for as long as the block lasts; if nobody else has it, remove the drafts there first.
+
+    The kernel releases the lock with the process, so that drafts without it are nobody's any more.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in folder.glob(f"{DRAFT}*"):
+                shutil.rmtree(left, ignore_errors=True)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _unused(folder: Path, name: str) -> Path:
@@ -118,7 +144,8 @@ def _fill(draft: Path, home: Path, taken: float) -> JournalFindings:
         if name == JOURNAL_NAME or (home / name).exists():
             _copy(home / name, draft / name)
     findings = check(draft)
-    said = {"taken": taken, "version": VERSION, "sha256": _sums(draft), **asdict(findings)}
+    number = 1 + max((backup.number for backup in backups(home)), default=0)
+    said = {"taken": taken, "number": number, "version": VERSION, "sha256": _sums(draft), **asdict(findings)}
     (draft / RECORD_NAME).write_text(json.dumps(said, indent=1) + "\n")
     for path in (*draft.iterdir(), draft):
         sync(path)
@@ -129,7 +156,7 @@ def read(path: Path) -> Backup:
     """Return the backup in ``path``. Raises `StoreError` if there is none."""
     try:
         said: dict[str, object] = json.loads((path / RECORD_NAME).read_text())
-        return Backup(path, float(str(said["taken"])), said)
+        return Backup(path, float(str(said["taken"])), int(str(said.get("number", 0))), said)
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{path} is no backup: {error}") from None
 
@@ -144,13 +171,13 @@ def verified(path: Path) -> tuple[Backup, JournalFindings]:
 
 
 def backups(home: Path) -> Iterator[Backup]:
-    """Yield the backups of ``home``, the newest first, sound or not."""
-    folder = home / BACKUPS_NAME
-    names = sorted((path.name for path in folder.iterdir()), reverse=True) if folder.is_dir() else []
-    for name in names:
-        if not name.startswith(DRAFT):
+    """Yield the backups of ``home``, the one that was made last first, sound or not."""
+    folder, found = home / BACKUPS_NAME, list[Backup]()
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if not path.name.startswith(DRAFT):
             with suppress(StoreError):
-                yield read(folder / name)
+                found.append(read(path))
+    yield from sorted(found, key=lambda backup: (backup.number, backup.path.name), reverse=True)
 
 
 def newest_verified(home: Path) -> Backup | None:

@@ -5,13 +5,14 @@ removes them when it starts.
 """
 
 import asyncio
+import errno
 import hashlib
 import os
 import secrets
 import time
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -30,7 +31,7 @@ WINDOW_BYTES: Final = 1024 * 1024
 _GZIP: Final = 31
 Needed = Mapping[str, Collection[str]]
 """The users whose unfinished jobs start from a snapshot, by its digest."""
-_NONE: Final[Needed] = {}
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SnapshotStore:
@@ -69,12 +70,14 @@ class SnapshotStore:
         snapshot: SnapshotRef,
         user: str,
         windows: AsyncIterator[bytes],
-        needed: Needed = _NONE,
+        needed: Needed,
+        has_room: Callable[[], bool],
     ) -> None:
         """Keep the archive that ``user`` sends if it is the ``snapshot``, else raise `RefusedError` and keep nothing.
 
         The snapshots that the user has sent to this master, and those ``needed`` by the user's unfinished jobs, count
-        towards the user's bytes.
+        towards the user's bytes. ``has_room`` says whether the disk has room for more than what is kept free, and is
+        called in a thread for each window.
         """
         if self._uploads[user] >= self._per_user:
             raise _limited(f"{user} sends {self._per_user} at a time already, which is the limit")
@@ -83,11 +86,11 @@ class SnapshotStore:
         kept = self._make_room(user, needed)
         self._uploads[user] += 1
         arrived = 0
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self._folder / f"{snapshot.digest}.{secrets.token_hex(4)}.part"
         try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with part.open("xb") as file:
-                receiver = _Receiver(snapshot, file)
+                receiver = _Receiver(snapshot, file, has_room)
                 async for window in _prompt(windows):
                     arrived += len(window)
                     self._arriving[user] += len(window)
@@ -98,6 +101,10 @@ class SnapshotStore:
                 await asyncio.to_thread(receiver.finish)
             part.rename(self._path(snapshot.digest))
             self._owners.setdefault(snapshot.digest, set()).add(user)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise disk_full() from None
+            raise
         finally:
             self._uploads[user] -= 1
             self._arriving[user] -= arrived
@@ -145,16 +152,19 @@ class SnapshotStore:
 
 
 class _Receiver:
-    """Writes and unpacks what arrives, to verify size and digest, and stops at the announced size."""
+    """Writes and unpacks what arrives, to verify size and digest, and stops at the announced size or at a full disk."""
 
-    def __init__(self, snapshot: SnapshotRef, file: BinaryIO) -> None:
+    def __init__(self, snapshot: SnapshotRef, file: BinaryIO, has_room: Callable[[], bool]) -> None:
         self._snapshot = snapshot
         self._file = file
+        self._has_room = has_room
         self._unpacked = 0
         self._digest = hashlib.sha256()
         self._unpack = zlib.decompressobj(_GZIP)
 
     def take(self, window: bytes) -> None:
+        if not self._has_room():
+            raise disk_full()
         self._file.write(window)
         while window:
             try:
@@ -187,6 +197,11 @@ async def _prompt(windows: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         if window is None:
             return
         yield window
+
+
+def disk_full() -> RefusedError:
+    """Return the refusal of a snapshot for which the disk has no room."""
+    return RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no snapshot is taken for now"))
 
 
 def _limited(why: str) -> RefusedError:

@@ -25,9 +25,13 @@ class Environments:
         found: dict[str, str] = json.loads(self._texts.get(_owner(job), "{}"))
         return found
 
-    def note(self, job: JobId, env: Mapping[str, str]) -> None:
-        """Note that the job or array that is being submitted has this environment."""
-        self._set(job, json.dumps(dict(env), separators=(",", ":")) if env else None)
+    def size_of(self, job: JobId) -> int:
+        """Return the bytes of memory that the environment of the job, or of its array, takes here."""
+        return len(self._texts.get(_owner(job), ""))
+
+    def note(self, job: JobId, written: str) -> None:
+        """Note that the job or array that is being submitted has this environment, as `written_env` returns it."""
+        self._set(job, written or None)
 
     def note_again(self, job: JobId, old: JobId) -> None:
         """Note that the job or array is being submitted with the environment of the job ``old``."""
@@ -54,6 +58,11 @@ class Environments:
             self._texts[job] = self._noted[job] = text
         elif self._texts.pop(job, None) is not None:  # left by a refused job, whose id the next job gets
             self._noted[job] = None
+
+
+def written_env(env: Mapping[str, str]) -> str:
+    """Return the environment as it is kept: a text of ASCII letters, empty if there are no variables."""
+    return json.dumps(dict(env), separators=(",", ":")) if env else ""
 
 
 def _owner(job: JobId) -> str:

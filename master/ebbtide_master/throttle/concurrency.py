@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model.spec.program import text_size
+from ebbtide_core.model.types import JobId
 
 _IN_ALL: Final = object()
 _RECOUNT_S: Final = 1.0
@@ -125,27 +126,32 @@ class UnfinishedJobs:
 
 
 class JobTexts:
-    """Allows each user at most ``most`` bytes of commands and scripts in the jobs that the master has in memory."""
+    """Allows each user ``most`` bytes of commands, scripts and environments in the jobs that the master has in memory.
 
-    def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
+    ``env_size`` returns the bytes of the environment of a job, or of an array, whose tasks share one.
+    """
+
+    def __init__(self, most: int, env_size: Callable[[JobId], int], now: Callable[[], float] = time.monotonic) -> None:
         self._most = most
-        self._bytes = CountLimit(most, _text_bytes, now)
+        self._env_size = env_size
+        self._bytes = CountLimit(most, self._count, now)
 
     def add(self, cluster: Cluster, user: str, size: int) -> None:
         """Note that the user submits so many bytes. Raises `FullError` at the limit."""
         if self._bytes.add(cluster, user, size) is not None:
             raise FullError(
-                f"the commands and scripts of the jobs of {user} would come to more than {self._most} bytes: "
-                "remove some that are over (ebb rm)"
+                f"the commands, scripts and environments of the jobs of {user} would come to more than {self._most} "
+                "bytes: remove some that are over (ebb rm)"
             )
+
+    def _count(self, cluster: Cluster, user: str) -> int:
+        theirs = [job for job in cluster.state.jobs.values() if job.user == user]
+        owners = {job.id if job.lineage.task is None else job.lineage.task.array for job in theirs}
+        return sum(text_size(job.spec) for job in theirs) + sum(map(self._env_size, owners))
 
 
 def _unfinished(cluster: Cluster, user: str) -> int:
     return sum(job.user == user for job in cluster.state.unfinished.values())
-
-
-def _text_bytes(cluster: Cluster, user: str) -> int:
-    return sum(text_size(job.spec) for job in cluster.state.jobs.values() if job.user == user)
 
 
 def may_take(own: int, taken: int, most: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.model import limits
 from ebbtide_core.model.spec.program import ProgramSpec, text_size
+from ebbtide_core.model.types import JobId
 
 from ebbtide_master.identity.caller import Caller, Role
 from ebbtide_master.throttle.concurrency import JobTexts, OpenCalls, UnfinishedJobs, UserSlots
@@ -57,13 +58,14 @@ class _Turn:
 class Throttle:
     """Limits each user to the ``rates``, to so many ``unfinished`` jobs, and to a number of open calls.
 
-    ``now`` returns monotonic time in seconds.
+    ``env_size`` returns the bytes of the environment of a job or an array, and ``now`` monotonic time in seconds.
     """
 
     def __init__(
         self,
         rates: UserLimits,
         unfinished: int = limits.MAX_UNFINISHED_JOBS_PER_USER,
+        env_size: Callable[[JobId], int] = lambda job: 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rates = rates
@@ -78,7 +80,7 @@ class Throttle:
         self._next_page = UserSlots(1)
         self._pages = UserSlots(PAGES_AT_ONCE)
         self._unfinished = UnfinishedJobs(unfinished, now)
-        self._texts = JobTexts(limits.MAX_TEXT_BYTES_PER_USER, now)
+        self._texts = JobTexts(limits.MAX_TEXT_BYTES_PER_USER, env_size, now)
 
     def open(self, kind: CallKind, user: str) -> AbstractContextManager[None]:
         """Count one more open call of ``user`` for as long as the block lasts. Raises `FullError`."""
@@ -106,9 +108,12 @@ class Throttle:
         """Return the semaphore to hold while a call of ``user`` is worked on, so that only a few are at a time."""
         return self._work.of(user)
 
-    def submit(self, cluster: Cluster, user: str, jobs: Sequence[ProgramSpec]) -> None:
-        """Note that ``user`` submits ``jobs``. Raises `FullError` if too many would be unfinished, or take too much."""
-        self._texts.add(cluster, user, sum(map(text_size, jobs)))
+    def submit(self, cluster: Cluster, user: str, jobs: Sequence[ProgramSpec], env_bytes: int) -> None:
+        """Note that ``user`` submits ``jobs``, which share an environment of ``env_bytes``.
+
+        Raises `FullError` if too many would be unfinished, or take too much.
+        """
+        self._texts.add(cluster, user, sum(map(text_size, jobs)) + env_bytes)
         self._unfinished.add(cluster, user, len(jobs))
 
     def tell(self, caller: Caller, changes: float) -> float:

@@ -113,7 +113,7 @@ class SimulatedMaster:
             ledger=ledger,
             history=HistoryRecorder(self.store),
             bounds=config.bounds,
-            throttle=Throttle(config.bounds.rates, config.bounds.queued),
+            throttle=Throttle(config.bounds.rates, config.bounds.queued, environments.size_of),
             front=None,
         )
         self.clients = servicer(client_services(context, ReloadService(context, lambda: config, config)))

@@ -1,13 +1,17 @@
 """Backups: taken beside a running master, read before they count, and put back so that nobody is taken for another."""
 
 import fcntl
+import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ebbtide_core import events as e
@@ -135,6 +139,63 @@ def test_a_backup_on_a_schedule_is_a_process_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, "backup=" in done.stderr) == (0, True)
     assert len(list(backups.backups(tmp_path))) == 1
+
+
+async def test_what_a_backup_that_was_killed_has_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    await jobs_in(tmp_path, 1)
+    program = """
+import os, signal, sys
+from pathlib import Path
+from ebbtide_master.backup import backups
+backups.check = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+backups.take(Path(sys.argv[1]))
+"""
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    [left] = (tmp_path / "backups").iterdir()
+    assert left.name.startswith(".draft-")
+    made = backups.take(tmp_path)[0].path
+    assert list((tmp_path / "backups").iterdir()) == [made]
+
+
+@pytest.mark.parametrize("named", [0, 1])
+async def test_a_backup_that_is_still_written_is_left_alone_by_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: int
+) -> None:
+    await jobs_in(tmp_path, 1)
+    check, made = backups.check, list[Path]()
+    places: list[Path | None] = [None, None]
+    places[named] = tmp_path / "backups" / "named"
+
+    def check_beside_another(folder: Path) -> backups.JournalFindings:
+        monkeypatch.setattr(backups, "check", check)
+        made.append(backups.take(tmp_path, to=places[1])[0].path)
+        return check(folder)
+
+    monkeypatch.setattr(backups, "check", check_beside_another)
+    made.append(backups.take(tmp_path, to=places[0])[0].path)
+    assert sorted((tmp_path / "backups").iterdir()) == sorted(made)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+async def test_a_backup_from_when_the_clock_was_ahead_is_not_the_newest_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: bool
+) -> None:
+    await jobs_in(tmp_path, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(backups, "time", SimpleNamespace(**{**vars(time), "time": lambda: 4e9}))
+        ahead, _ = backups.take(tmp_path)
+    if not counted:  # it is of an older version
+        of_before = {key: value for key, value in ahead.said.items() if key != "number"}
+        (ahead.path / "backup.json").write_text(json.dumps(of_before))
+    await jobs_in(tmp_path, 1)
+    newest, _ = backups.take(tmp_path, keep=2)
+    assert [backup.path for backup in backups.backups(tmp_path)] == [newest.path, ahead.path]
+    assert backups.advice(tmp_path).endswith(f" {newest.path}")
+    assert backing_up.due_in_s(tmp_path, 60.0, newest.taken + 45.0) == pytest.approx(15.0)
+    restoring.restore(tmp_path, ahead.path)
+    restored, _ = backups.take(tmp_path, keep=1)
+    assert [backup.path for backup in backups.backups(tmp_path)] == [restored.path]
 
 
 class TestRestore:

@@ -94,12 +94,30 @@ async def test_one_users_commands_do_not_fill_the_memory(tmp_path: Path, monkeyp
         large.spec.command[:] = ["x" * 100_000]
         array = (await master.ask.Submit(large, metadata=EVE)).job_id
         await master.ask.Cancel(client_pb2.CancelRequest(job_id=array), metadata=EVE)
-        most = "the commands and scripts of the jobs of eve would come to more than 500000 bytes"
+        most = "the commands, scripts and environments of the jobs of eve would come to more than 500000 bytes"
         for again in (
             master.ask.Submit(large, metadata=EVE),
             master.ask.Requeue(client_pb2.RequeueRequest(job_id=array), metadata=EVE),
         ):
             assert await refused(again) == (EXHAUSTED, f"{most}: remove some that are over (ebb rm)")
+        await master.ask.Submit(large, metadata=ANN)
+
+
+async def test_one_users_environments_do_not_fill_the_memory_also_after_a_restart(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "MAX_TEXT_BYTES_PER_USER", 500_000)
+    large = submit(4)
+    large.spec.env.update(dict.fromkeys("AB", "x" * 100_000))
+    most = "the commands, scripts and environments of the jobs of eve would come to more than 500000 bytes"
+    full = (EXHAUSTED, f"{most}: remove some that are over (ebb rm)")
+    async with a_master(tmp_path) as master:
+        for _ in range(2):
+            array = (await master.ask.Submit(large, metadata=EVE)).job_id
+            await master.ask.Cancel(client_pb2.CancelRequest(job_id=array), metadata=EVE)
+        assert await refused(master.ask.Submit(large, metadata=EVE)) == full
+    async with a_master(tmp_path) as master:
+        again = client_pb2.RequeueRequest(job_id=array)
+        assert await refused(master.ask.Requeue(again, metadata=EVE)) == full
+        await master.ask.Submit(submit(4), metadata=EVE)
         await master.ask.Submit(large, metadata=ANN)
 
 

@@ -1,11 +1,14 @@
 """Working directories on their way from a client over the master to a node."""
 
+import errno
 import hashlib
 import os
 import zlib
+from types import SimpleNamespace
 
 import grpc
 import pytest
+from ebbtide_master.nodes import snapshots
 from ebbtide_master.nodes.snapshots import KEPT_S, SnapshotStore
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
@@ -16,11 +19,11 @@ PACKED = zlib.compress(ARCHIVE, wbits=31)
 SNAPSHOT = job_pb2.Snapshot(digest=hashlib.sha256(ARCHIVE).hexdigest(), bytes=len(ARCHIVE))
 
 
-async def upload(master, packed=PACKED, snapshot=SNAPSHOT):
+async def upload(master, packed=PACKED, snapshot=SNAPSHOT, window=1000):
     async def messages():
         yield client_pb2.SnapshotUpload(snapshot=snapshot)
-        for at in range(0, len(packed), 1000):
-            yield client_pb2.SnapshotUpload(data=packed[at : at + 1000])
+        for at in range(0, len(packed), window):
+            yield client_pb2.SnapshotUpload(data=packed[at : at + window])
 
     return [state.present async for state in master.ask.UploadSnapshot(messages())]
 
@@ -51,6 +54,35 @@ async def test_what_is_not_what_it_is_said_to_be_is_not_kept(tmp_path, packed, w
             True,
             True,
         )
+        assert not list((tmp_path / "snapshots").iterdir())
+
+
+FULL = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the master's disk is full: no snapshot is taken for now")
+
+
+async def test_a_snapshot_that_would_take_the_room_that_is_kept_free_is_refused_on_its_way(tmp_path, monkeypatch):
+    async with a_master(tmp_path) as master:
+
+        def has_room():
+            return not any(path.stat().st_size for path in (tmp_path / "snapshots").glob("*.part"))
+
+        packed = zlib.compress(archive := os.urandom(50_000), wbits=31)
+        snapshot = job_pb2.Snapshot(digest=hashlib.sha256(archive).hexdigest(), bytes=len(archive))
+        monkeypatch.setattr(master.store, "has_room", has_room)
+        assert await refused(upload(master, packed, snapshot, window=40_000)) == FULL  # more than is buffered
+        assert not list((tmp_path / "snapshots").iterdir())
+        monkeypatch.undo()
+        assert await upload(master, packed, snapshot) == [True]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_disk_that_is_full_after_all_is_said_to_be_full(tmp_path, monkeypatch, code):
+    def fsync(descriptor):
+        raise OSError(code, os.strerror(code))
+
+    async with a_master(tmp_path) as master:
+        monkeypatch.setattr(snapshots, "os", SimpleNamespace(**{**vars(os), "fsync": fsync}))
+        assert await refused(upload(master)) == FULL
         assert not list((tmp_path / "snapshots").iterdir())
 
 
@@ -91,11 +123,11 @@ def test_what_no_unfinished_job_needs_goes_after_a_day_and_half_ones_with_the_ne
     old, needed = "a" * 64, "b" * 64
     for name in (f"{old}.tar.gz", f"{needed}.tar.gz", f"{old}.x.part"):
         (tmp_path / name).write_bytes(b"")
-    snapshots = SnapshotStore(tmp_path)
+    kept = SnapshotStore(tmp_path)
     assert not list(tmp_path.glob("*.part"))
     now = (tmp_path / f"{old}.tar.gz").stat().st_mtime
-    snapshots.collect({needed}, now + KEPT_S - 60)
+    kept.collect({needed}, now + KEPT_S - 60)
     assert (tmp_path / f"{old}.tar.gz").exists()
     os.utime(tmp_path / f"{old}.tar.gz", (now, now))
-    snapshots.collect({needed}, now + KEPT_S + 60)
+    kept.collect({needed}, now + KEPT_S + 60)
     assert [path.name for path in tmp_path.iterdir()] == [f"{needed}.tar.gz"]

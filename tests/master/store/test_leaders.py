@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from ebbtide_protos.v1 import user_pb2
 
 from tests.master.leaders import DEADLINE_S, Leader, jobs, request, standbys, submit
 from tests.postgres import PASSWORD, Server, rows
@@ -62,6 +63,10 @@ def test_the_leader_says_who_stands_by(start: Start) -> None:
     first = start("a")
     with first.asked() as stub:
         assert standbys(stub, 0) == []
+        shown = stub.ShowSettings(user_pb2.ShowSettingsRequest(), timeout=DEADLINE_S)
+        where = {(one.value, one.in_file) for one in shown.settings if one.name == "journal.store"}
+        assert (shown.journal.kind, where) == ("PostgreSQL", {("PostgreSQL", "PostgreSQL")})
+        assert (list(shown.changed), list(shown.needs_restart)) == ([], [])
         second = start("b")
         [standby] = standbys(stub, 1)
         assert standby.name.endswith(f" pid {second.popen.pid}")
@@ -69,6 +74,57 @@ def test_the_leader_says_who_stands_by(start: Start) -> None:
         second.popen.terminate()
         second.end()
         assert standbys(stub, 0) == []
+
+
+def test_a_standby_leads_with_the_configuration_as_it_is_when_it_takes_over(start: Start) -> None:
+    first = start("a")
+    first.ready()
+    second = start("b")
+    second.says("standby=waiting leader=")
+    (second.home / "ebbtide.toml").write_text("[fencing]\nhook = ['/bin/true']\n[quotas.default]\nqueued = 7\n")
+    first.popen.kill()
+    with second.asked() as stub:
+        shown = stub.ShowSettings(user_pb2.ShowSettingsRequest(), timeout=DEADLINE_S)
+    holds = {one.name: one.value for one in shown.settings}
+    assert (holds["fencing.hook"], holds["quotas.default.queued"]) == ("set", "7")
+    assert (list(shown.changed), list(shown.needs_restart)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[quotas.default]\nqueued = 'many'\n", "quotas.default.queued: "),
+        ("[pools.default]\npolicy = 'best'\n", "pools.default.policy: "),
+    ],
+)
+def test_a_standby_whose_configuration_is_wrong_by_then_does_not_lead(start: Start, text: str, words: str) -> None:
+    first = start("a")
+    first.ready()
+    second = start("b")
+    second.says("standby=waiting leader=")
+    (file := second.home / "ebbtide.toml").write_text(text)
+    first.popen.kill()
+    code, said = second.end()
+    assert (code, "Traceback" in said) == (2, False), said
+    assert said.splitlines()[-1].startswith(f"ebb: {file}: {words}")
+    assert not second.leads
+
+
+def test_a_standby_whose_database_is_another_by_then_does_not_lead(
+    start: Start, postgres: Server, url: str, tmp_path: Path
+) -> None:
+    first = start("a")
+    first.ready()
+    file = tmp_path / "b" / "ebbtide.toml"
+    file.parent.mkdir(mode=0o700)
+    file.write_text(f'[journal]\nstore = "{url}"\n')
+    second = start("b", "")
+    second.says("standby=waiting leader=")
+    file.write_text(f'[journal]\nstore = "{postgres.database()}"\n')
+    first.popen.kill()
+    code, said = second.end()
+    assert (code, "Traceback" in said) == (1, False), said
+    assert said.endswith(f"ebb: {file}: journal.store: was changed while this master waited: start it again\n")
 
 
 @pytest.mark.slow
@@ -93,6 +149,20 @@ def test_a_master_that_waits_ends_when_it_is_told_to(start: Start) -> None:
     second.popen.send_signal(signal.SIGTERM)
     assert second.end()[0] == 0
     assert first.leads
+
+
+def test_a_reload_does_not_end_a_master_that_waits_and_is_done_once_it_leads(start: Start) -> None:
+    first = start("a")
+    first.ready()
+    second = start("b")
+    second.says("standby=waiting leader=")
+    second.popen.send_signal(signal.SIGHUP)
+    first.popen.kill()
+    with second.asked() as stub:
+        assert jobs(stub) == []
+    second.says("configuration=read changed= restart=")
+    second.popen.send_signal(signal.SIGTERM)
+    assert second.end()[0] == 0
 
 
 @pytest.mark.slow

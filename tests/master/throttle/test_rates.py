@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from ebbtide_core import events as e
@@ -12,7 +13,7 @@ from ebbtide_core.model.quotas import Quota, Quotas
 from ebbtide_core.model.settings import Settings
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.spec.program import text_size
-from ebbtide_core.model.types import JobId
+from ebbtide_core.model.types import JobId, Task
 from ebbtide_core.policies.registry import create_policy
 from ebbtide_master.identity.caller import Caller, Role
 from ebbtide_master.throttle.concurrency import FullError, JobTexts, OpenCalls, UnfinishedJobs
@@ -234,7 +235,7 @@ def test_an_administrators_word_on_somebody_counts_instead(clock: Hands) -> None
 
 def test_one_users_commands_and_scripts_are_bounded_and_what_is_removed_makes_room(clock: Hands) -> None:
     large = JobSpec(command=("x", "y" * 100_000), workdir="/")
-    texts, state = JobTexts(3 * text_size(large), clock), cluster()
+    texts, state = JobTexts(3 * text_size(large), lambda job: 0, clock), cluster()
     for number in range(3):
         texts.add(state, "ann", text_size(large))
         state.handle(e.JobSubmitted(JobId(str(number)), large, "ann", hold=True), 0.0)
@@ -248,3 +249,25 @@ def test_one_users_commands_and_scripts_are_bounded_and_what_is_removed_makes_ro
     state.handle(e.JobRemoved(JobId("0"), "ann"), 2.0)
     clock.now += 2.0
     texts.add(state, "ann", text_size(large))
+
+
+def test_environments_count_once_for_an_array_and_as_long_as_a_job_that_is_over_keeps_its_own(clock: Hands) -> None:
+    small, env_bytes = JobSpec(command=("x",), workdir="/", env={"EBB_PARAM_LR": "0.1"}), 100_000
+    each = text_size(small)
+    assert each > text_size(replace(small, env={}))
+    kept = {JobId("1"): env_bytes, JobId("2"): env_bytes}
+    texts, state = JobTexts(2 * env_bytes + 4 * each, lambda job: kept.get(job, 0), clock), cluster()
+    texts.add(state, "ann", each + env_bytes)
+    state.handle(e.JobSubmitted(JobId("1"), small, "ann", hold=True), 0.0)
+    texts.add(state, "ann", 3 * each + env_bytes)
+    for index in range(3):
+        task = Task(JobId("2"), index, 3)
+        state.handle(e.JobSubmitted(JobId(f"2.{index}"), small, "ann", hold=True, task=task), 0.0)
+    state.handle(e.CancelRequested(JobId("1")), 1.0)
+    clock.now += 2.0
+    with pytest.raises(FullError, match="scripts and environments of the jobs of ann would come to more than 200"):
+        texts.add(state, "ann", 1)
+    texts.add(state, "eve", each + env_bytes)
+    state.handle(e.JobRemoved(JobId("1"), "ann"), 2.0)
+    clock.now += 2.0
+    texts.add(state, "ann", each + env_bytes)

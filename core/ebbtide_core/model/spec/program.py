@@ -57,9 +57,10 @@ class ProgramSpec:
 
 
 def text_size(program: ProgramSpec) -> int:
-    """Return roughly the bytes of memory that the command and the script take: nearly all of a large job."""
-    command = program.command
-    return sum(map(len, command)) + limits.BYTES_PER_ARGUMENT * len(command) + len(program.script)
+    """Return roughly the bytes of memory that command, script and variables take: nearly all of a large job."""
+    command, env = program.command, program.env
+    size = sum(map(len, command)) + limits.BYTES_PER_ARGUMENT * len(command) + len(program.script)
+    return size + sum(map(len, env)) + sum(map(len, env.values())) if env else size
 
 
 def check_program(program: ProgramSpec) -> None:
