@@ -11,13 +11,14 @@ from ebbtide_core.model.workdir_snapshot import SnapshotRef
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import Identities, User
 from ebbtide_master.store.vault import EntryKind
-from ebbtide_protos.v1 import booking_pb2, client_pb2, job_pb2, user_pb2
+from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, job_pb2, user_pb2
 
-from tests.master.world import DEADLINE_S, Master, a_master, make_spec, refused
+from tests.master.world import DEADLINE_S, REFUSED, Master, a_master, make_spec, refused
 
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND
 INVALID, CONFLICT = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 UNAUTHENTICATED, FULL = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED
+NO_CHECKPOINT = agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT
 DAY_S = 86_400.0
 
 
@@ -46,6 +47,14 @@ async def people(home) -> AsyncIterator[tuple[Master, dict[str, Person]]]:
             await master.identities.put_user(User(name, role))
             found[name] = Person(master, (await master.identities.issue(name, time.time()))[1])
         yield master, found
+
+
+async def held(person: Person, job: str) -> client_pb2.Job:
+    """The job once the system holds it."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (found := await person.ShowJob(client_pb2.JobRequest(job_id=job))).held_by != "system":
+            await asyncio.sleep(0.005)
+    return found
 
 
 class TestUsers:
@@ -224,6 +233,21 @@ class TestWhatIsOthers:
                 True,
             )
             assert "submitted by ann" in (await bob.ShowStory(one)).events[0].text
+
+    async def test_why_a_job_is_held_is_its_users_even_if_it_is_asked_when_it_starts(self, tmp_path):
+        async with people(tmp_path) as (master, found):
+            agent = await master.agent_with(found["ada"].token)
+            job = await found["ann"].submit()
+            await agent.receive("launch")
+            refusal = {"refusal": "no checkpoint in /home/ann/CANARY verifies", "refusal_cause": NO_CHECKPOINT}
+            await agent.report(job, 1, REFUSED, **refusal)
+            await held(found["ada"], job)
+            what_if = client_pb2.ExplainRequest(job_id=job, priority=5)
+            for person, tells in (("bob", False), ("ann", True), ("olga", True)):
+                told = await found[person].Explain(what_if)
+                for words in (told.reason, told.forecast.basis, told.what_if.basis):
+                    assert ("CANARY" in words) is tells
+            assert "CANARY" not in str(await found["bob"].Explain(what_if))
 
     async def test_a_task_of_an_array_is_its_owners_too(self, tmp_path):
         async with people(tmp_path) as (_, found):
