@@ -130,6 +130,7 @@ async def serving(
             supplies=supplies,
             environments=environments,
             identities=gate.identities,
+            wall=gate.now,
             notifier=notifier,
             bounds=bounds,
             throttle=throttle,

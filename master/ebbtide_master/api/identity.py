@@ -44,14 +44,14 @@ class IdentityService:
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
-        self._clock = master.clock
+        self._now = master.wall
         self._identities = master.identities
 
     # --- users ---
 
     async def WhoAmI(self, request: user_pb2.WhoAmIRequest, context: Any) -> user_pb2.Identity:
         """Show the caller, and the token that proves it."""
-        who, now = caller(), self._clock.now()
+        who, now = caller(), self._now()
         user = self._identities.user(who.user) or User(who.user, who.role)
         token = self._identities.token(who.token)
         message = None if token is None else self._token_message(token)
@@ -136,7 +136,7 @@ class IdentityService:
 
     async def CreateToken(self, request: user_pb2.CreateTokenRequest, context: Any) -> user_pb2.CreateTokenReply:
         """Create a token; this reply is the only one with its text."""
-        now, name = self._clock.now(), request.for_user or caller().user
+        now, name = self._now(), request.for_user or caller().user
         lifetime_s = request.lifetime_s if request.HasField("lifetime_s") else LIFETIME_S
         if not (math.isfinite(lifetime_s) and 0 <= lifetime_s <= MAX_LIFETIME_S):
             raise SpecError("--expires", f"is not between 0 s and {MAX_LIFETIME_S / DAY_S:.0f} days from now")
@@ -156,7 +156,7 @@ class IdentityService:
         if not request.all:
             names = [self._known(request.for_user or caller().user).name]
         by_user = await _in_parts(lambda name: list(map(self._token_message, self._identities.tokens_of(name))), names)
-        return user_pb2.ListTokensReply(tokens=[token for theirs in by_user for token in theirs], now=self._clock.now())
+        return user_pb2.ListTokensReply(tokens=[token for theirs in by_user for token in theirs], now=self._now())
 
     async def RevokeToken(self, request: user_pb2.RevokeTokenRequest, context: Any) -> user_pb2.Token:
         """Revoke a token, so that it proves no user any more."""

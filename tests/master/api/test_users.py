@@ -161,6 +161,14 @@ class TestTokens:
             who = await Person(master, made.text).WhoAmI(user_pb2.WhoAmIRequest())
             assert (who.user.name, who.token.id, who.user.tokens) == ("ann", made.token.id, 2)
 
+    async def test_one_that_is_made_after_the_machine_slept_lasts_as_long_as_was_asked(self, tmp_path):
+        async with people(tmp_path) as (master, found):
+            master.slept(12 * 3600.0)
+            made = await found["ann"].CreateToken(user_pb2.CreateTokenRequest(lifetime_s=3600.0))
+            assert made.token.expires == pytest.approx(time.time() + 3600.0, abs=60)
+            who = await Person(master, made.text).WhoAmI(user_pb2.WhoAmIRequest())
+            assert who.now == pytest.approx(time.time(), abs=60)
+
     @pytest.mark.parametrize("lifetime_s", [-1.0, float("nan"), float("inf"), 1e18])
     async def test_an_impossible_lifetime_is_refused(self, tmp_path, lifetime_s):
         async with people(tmp_path) as (_, found):
