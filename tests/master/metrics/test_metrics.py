@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 import urllib.request
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from ebbtide_master.config.file import read_config
 from ebbtide_master.config.table import ConfigError
 from ebbtide_master.metrics.exporter import MetricsPortError, exported
+from ebbtide_master.metrics.states import look
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -79,6 +81,14 @@ async def test_after_the_machine_slept_a_wait_is_told_by_the_clock_by_which_it_b
         master.slept(8 * 3600.0)
         await master.submit(gpus=1)
         assert 0.0 <= (await read(port))["ebbtide_oldest_wait_seconds pool=default"] < 3600.0
+
+
+async def test_certificates_are_told_of_nodes_that_are_there_and_of_no_others(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        await master.agent("n1", 1)
+        ends = {("authority", ""): 3.0, ("master", ""): 2.0, ("node", "n1"): 1.0}
+        seen = look(master.cluster, time.time(), tmp_path, ends | {("node", "loan-7"): 1.0}, "0")
+        assert seen.certificates == ends
 
 
 async def test_preemptions_and_ends_are_counted_once(tmp_path: Path) -> None:
