@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
+from ebbtide_core.model.types import HeldBy
 from ebbtide_core.model.workdir_snapshot import SnapshotRef
+from ebbtide_master import loop
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import Identities, User
 from ebbtide_master.store.vault import EntryKind
@@ -104,6 +106,64 @@ class TestUsers:
             assert master.store.vault.read(EntryKind.TOKEN).keys() == {
                 token.id for user in master.identities.users() for token in master.identities.tokens_of(user.name)
             }
+
+    async def test_a_removal_that_a_master_ended_amid_is_completed_when_it_is_asked_for_again(self, tmp_path):
+        async with people(tmp_path) as (master, found):
+            waiting, remove = await found["ann"].submit(), user_pb2.RemoveUserRequest(name="ann")
+            await master.identities.remove_user("ann")  # so far it had come
+            reply = await found["ada"].RemoveUser(remove)
+            assert (reply.tokens, list(reply.held)) == (0, [waiting])
+            assert not (await found["ada"].RemoveUser(remove)).held
+            await found["olga"].Cancel(client_pb2.CancelRequest(job_id=waiting))
+            assert (await refused(found["ada"].RemoveUser(remove)))[0] == UNKNOWN
+
+    async def test_the_rest_of_an_array_is_not_accepted_from_a_user_who_was_removed_meanwhile(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(loop, "BATCH_S", 0.0)  # each task is a part of its own
+        async with people(tmp_path) as (master, found):
+            tasks = [client_pb2.ArrayTask(index=index) for index in range(1000)]
+            wish = asyncio.create_task(
+                refused(found["ann"].Submit(client_pb2.SubmitRequest(spec=make_spec(), tasks=tasks)))
+            )
+            jobs = master.cluster.state.unfinished
+            async with asyncio.timeout(DEADLINE_S):
+                while not jobs:
+                    await asyncio.sleep(0)
+            reply = await found["ada"].RemoveUser(user_pb2.RemoveUserRequest(name="ann"))
+            assert await wish == (UNAUTHENTICATED, "user ann does not exist any more")
+            assert 0 < len(jobs) < len(tasks)
+            assert set(reply.held) == set(jobs)
+            assert {job.held_by for job in jobs.values()} == {HeldBy.SYSTEM}
+
+    async def test_what_waited_for_its_turn_is_refused_once_its_user_is_removed(self, tmp_path):
+        async with people(tmp_path) as (master, found):
+            ann, job = found["ann"], client_pb2.JobRequest(job_id=await found["ann"].submit())
+            await ann.Hold(job)
+            over = await ann.submit()
+            await ann.Cancel(client_pb2.CancelRequest(job_id=over))
+            turn, taken = master.service.context.throttle.work("ann"), 0
+            while not turn.locked():
+                await turn.acquire()
+                taken += 1
+            calls = [
+                asyncio.create_task(refused(call))
+                for call in (
+                    ann.Submit(client_pb2.SubmitRequest(spec=make_spec())),
+                    ann.Requeue(client_pb2.RequeueRequest(job_id=over)),
+                    ann.Release(job),
+                    ann.Resume(job),
+                )
+            ]
+            async with asyncio.timeout(DEADLINE_S):
+                while len(turn._waiters or ()) < len(calls):
+                    await asyncio.sleep(0.005)
+            await found["ada"].RemoveUser(user_pb2.RemoveUserRequest(name="ann"))
+            for _ in range(taken):
+                turn.release()
+            assert {code for code, _ in await asyncio.gather(*calls)} == {UNAUTHENTICATED}
+            [left] = master.cluster.state.unfinished.values()
+            assert left.held_by is not None
 
     async def test_an_import_says_first_what_it_does_and_does_nothing_twice(self, tmp_path):
         async with people(tmp_path) as (_, found):
