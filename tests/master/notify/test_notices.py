@@ -129,7 +129,7 @@ async def test_after_a_restore_what_is_new_has_a_new_key_and_what_is_said_again_
     before = {body["key"]: body["sequence"] for body in hook.bodies}
     restoring.restore(tmp_path, backup.path)
     with sqlite3.connect(tmp_path / "journal.db") as db:
-        db.execute("UPDATE meta SET value = '{\"\": 0}' WHERE key = 'notified'")
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('notified', '{\"\": 0}')")
     db.close()
     async with a_master(tmp_path) as master:
         await until(lambda: len(hook.keys) == 7)
