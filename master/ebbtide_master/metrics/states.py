@@ -49,7 +49,7 @@ def look(
     for node in state.nodes.values():
         nodes[node.facts.pool, state_of_node(node, now)] += 1
         gpus.update((node.facts.pool, state_of_gpu(node, gpu)) for gpu in node.gpus)
-    nodes_up = {node.id: node.connected for node in state.nodes.values() if not node.has_ended(now)}
+    nodes_up: dict[str, bool] = {node.id: node.connected for node in state.nodes.values() if not node.has_ended(now)}
     return ClusterCounts(
         jobs=jobs,
         oldest_wait_s=waits,
