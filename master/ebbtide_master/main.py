@@ -332,7 +332,7 @@ async def _metrics(
     from ebbtide_master.metrics.exporter import HOST, MetricsPortError, exported
 
     try:
-        async with exported(service.loop, store, listeners, port) as bound:
+        async with exported(service.loop, service.context.clock, store, listeners, port) as bound:
             log.info("metrics=http://%s:%d/metrics", HOST, bound)
             yield
     except MetricsPortError as error:

@@ -131,6 +131,7 @@ async def serving(
             supplies=supplies,
             environments=environments,
             identities=gate.identities,
+            wall=gate.now,
             notifier=notifier,
             bounds=bounds,
             throttle=throttle,
@@ -141,7 +142,7 @@ async def serving(
         client_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
         parts = [consumer := asyncio.create_task(loop.run())]
         if listeners is not None:
-            parts.append(_upkeep(listeners))
+            parts.append(_upkeep(listeners, cluster, clock))
         try:
             await _announce(loop, consumer, epoch)
             notifier.run()
@@ -190,10 +191,14 @@ def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Serve
         raise PortError(f"{option} {port}: cannot listen there on {host}, is it in use?") from None
 
 
-def _upkeep(listeners: "Listeners") -> asyncio.Task[None]:
+def _upkeep(listeners: "Listeners", cluster: Cluster, clock: Clock) -> asyncio.Task[None]:
     from ebbtide_master.tls.upkeep import keep_up
 
-    return asyncio.create_task(keep_up(listeners, time.time), name="certificates")
+    def nodes() -> set[str]:
+        now = clock.now()
+        return {node.id for node in cluster.state.nodes.values() if not node.has_ended(now)}
+
+    return asyncio.create_task(keep_up(listeners, time.time, nodes), name="certificates")
 
 
 async def _announce(loop: MasterLoop, consumer: asyncio.Task[None], epoch: int) -> None:

@@ -201,6 +201,10 @@ class Master:
         await self.becomes(job, "RUNNING")
         return job
 
+    def slept(self, seconds: float) -> None:
+        """As if the machine had slept: the monotonic clock stood still for so long, and the wall's did not."""
+        self.service.context.clock._shown -= seconds
+
     async def kinds(self, after: int = 0) -> list[str]:
         """The journal's events by name."""
         events = self.ask.WatchEvents(client_pb2.WatchEventsRequest(after_sequence=after))

@@ -130,7 +130,8 @@ def _forecast(seen: client_pb2.Forecast) -> dict[str, Any]:
 def _print(explanation: client_pb2.Explanation, changes: Sequence[str]) -> None:
     from ebbtide_cli.terminal.drawing import print_table
 
-    print(printable(f"Job {explanation.job_id} is {explanation.state}: {explanation.reason}"))
+    why = f": {explanation.reason}" if explanation.reason else ""  # others' reasons are not always shown
+    print(printable(f"Job {explanation.job_id} is {explanation.state}{why}"))
     print(printable(f"It needs {explanation.needs}."))
     if explanation.HasField("remaining_s"):
         left = format_duration(explanation.remaining_s)

@@ -1,5 +1,6 @@
 """Holds the parts of a master that its services for clients share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ class Context:
     supplies: HeardSupplies
     environments: Environments
     identities: Identities
+    wall: Callable[[], float]
+    """The machine's clock, by which the gate has tokens expire; `clock` stands still while the machine sleeps."""
     notifier: Notifier
     bounds: UserBounds
     throttle: Throttle

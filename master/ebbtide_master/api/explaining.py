@@ -20,9 +20,9 @@ from ebbtide_protos.v1 import client_pb2
 from ebbtide_master.api.context import Context
 from ebbtide_master.api.copies import LONGEST_S, ForkedCopies
 from ebbtide_master.api.named_jobs import job_named
-from ebbtide_master.api.views import reason_of
+from ebbtide_master.api.views import STATES, reason_of
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.identity.visibility import public_words
+from ebbtide_master.identity.visibility import is_own, public_words
 from ebbtide_master.loop import RefusedError
 from ebbtide_master.throttle.fair_queue import use_queue
 
@@ -103,20 +103,30 @@ def _foreseen_queue(
     head = [job.id for job in islice(cluster.state.pools[pool].queue, MOST_FORESEEN)]
 
     def work() -> bytes:
-        found = forecast_all(fork(cluster), head, now)
+        ahead = fork(cluster)
+        found = forecast_all(ahead, head, now)
         reply = client_pb2.ForecastQueueReply(at=now)
         for id in head:
             seen = found[id]
             reply.jobs.add(
                 job_id=id,
                 start_at=seen.start,
-                basis=public_words(seen.basis),
+                basis=_public_basis(seen, ahead.state.jobs[id]),
                 after=seen.after,
                 preempts=seen.preempted,
             )
         return reply.SerializeToString()
 
     return "", copies.compute(work)
+
+
+def _public_basis(seen: Forecast, job: Job) -> str:
+    """Return how a forecast is known, as far as everybody may read it; ``job`` is as it was at the forecast's end."""
+    held_by = job.held_by.value if job.held_by is not None else ""
+    quotes = seen.start is None and job.reason and seen.basis.endswith(job.reason)
+    if quotes and is_own(held_by, len(job.attempts), STATES[job.state]):
+        return ""
+    return public_words(seen.basis)
 
 
 def _explained(
@@ -204,6 +214,8 @@ def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explan
         job_id=job.id,
         state=job.state.value,
         reason=reason_of(job),
+        held_by=job.held_by.value if job.held_by is not None else "",
+        attempt=len(job.attempts),
         needs=explanation.needs,
         ahead=explanation.ahead,
         nodes=[

@@ -44,14 +44,14 @@ class IdentityService:
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
-        self._clock = master.clock
+        self._now = master.wall
         self._identities = master.identities
 
     # --- users ---
 
     async def WhoAmI(self, request: user_pb2.WhoAmIRequest, context: Any) -> user_pb2.Identity:
         """Show the caller, and the token that proves it."""
-        who, now = caller(), self._clock.now()
+        who, now = caller(), self._now()
         user = self._identities.user(who.user) or User(who.user, who.role)
         token = self._identities.token(who.token)
         message = None if token is None else self._token_message(token)
@@ -87,22 +87,29 @@ class IdentityService:
         return self._message(changed)
 
     async def RemoveUser(self, request: user_pb2.RemoveUserRequest, context: Any) -> user_pb2.RemoveUserReply:
-        """Remove a user, whose access ends at once. The user's running jobs go on, and waiting ones are held."""
+        """Remove a user, whose access ends at once. The user's running jobs go on, and waiting ones are held.
+
+        Of a user who does not exist any more, jobs may be left that a master which ended amid this had not held yet.
+        """
+        reply, name = user_pb2.RemoveUserReply(), request.name
         async with self._identities.changing:
-            user = self._known(request.name)
-            self._check_admins(user, Role.USER)
-            tokens = await self._identities.remove_user(user.name)
-        reply = user_pb2.RemoveUserReply(tokens=tokens)
+            user = self._identities.user(name)
+            if user is not None:
+                self._check_admins(user, Role.USER)
+                reply.tokens = await self._identities.remove_user(name)
 
         def facts(cluster: Cluster) -> Facts:
-            for job in _unfinished(cluster, user.name):
+            jobs = _unfinished(cluster, name)
+            if user is None and not jobs:
+                raise _unknown(name)
+            for job in jobs:
                 yield PAUSE
                 if job.waiting and job.held_by is None:
                     reply.held.append(job.id)
-                    yield e.JobHeld(job.id, HeldBy.SYSTEM, f"held: user {user.name} was removed")
+                    yield e.JobHeld(job.id, HeldBy.SYSTEM, f"held: user {name} was removed")
 
         def running(cluster: Cluster) -> list[str]:
-            return [job.id for job in _unfinished(cluster, user.name) if job.live is not None]
+            return [job.id for job in _unfinished(cluster, name) if job.live is not None]
 
         reply.running.extend(await self._loop.tell(facts, running))
         return reply
@@ -136,7 +143,7 @@ class IdentityService:
 
     async def CreateToken(self, request: user_pb2.CreateTokenRequest, context: Any) -> user_pb2.CreateTokenReply:
         """Create a token; this reply is the only one with its text."""
-        now, name = self._clock.now(), request.for_user or caller().user
+        now, name = self._now(), request.for_user or caller().user
         lifetime_s = request.lifetime_s if request.HasField("lifetime_s") else LIFETIME_S
         if not (math.isfinite(lifetime_s) and 0 <= lifetime_s <= MAX_LIFETIME_S):
             raise SpecError("--expires", f"is not between 0 s and {MAX_LIFETIME_S / DAY_S:.0f} days from now")
@@ -156,7 +163,7 @@ class IdentityService:
         if not request.all:
             names = [self._known(request.for_user or caller().user).name]
         by_user = await _in_parts(lambda name: list(map(self._token_message, self._identities.tokens_of(name))), names)
-        return user_pb2.ListTokensReply(tokens=[token for theirs in by_user for token in theirs], now=self._clock.now())
+        return user_pb2.ListTokensReply(tokens=[token for theirs in by_user for token in theirs], now=self._now())
 
     async def RevokeToken(self, request: user_pb2.RevokeTokenRequest, context: Any) -> user_pb2.Token:
         """Revoke a token, so that it proves no user any more."""
@@ -178,7 +185,7 @@ class IdentityService:
     def _known(self, name: str) -> User:
         user = self._identities.user(name)
         if user is None:
-            raise _refused(RefusalKind.UNKNOWN, f"user {name[:64]!r} does not exist: 'ebb user ls' shows all")
+            raise _unknown(name)
         return user
 
     def _check_admins(self, user: User, role: Role) -> None:
@@ -251,6 +258,10 @@ def _check_count(users: int) -> None:
 
 def _unfinished(cluster: Cluster, user: str) -> list[Job]:
     return [job for job in cluster.state.unfinished.values() if job.user == user]
+
+
+def _unknown(name: str) -> RefusedError:
+    return _refused(RefusalKind.UNKNOWN, f"user {name[:64]!r} does not exist: 'ebb user ls' shows all")
 
 
 def _refused(kind: RefusalKind, message: str) -> RefusedError:

@@ -37,6 +37,7 @@ class JobChangeService:
         self._clock = master.clock
         self._sessions = master.sessions
         self._environments = master.environments
+        self._identities = master.identities
         self._bounds = master.bounds
 
     async def Suspend(self, request: client_pb2.JobRequest, context: Any) -> client_pb2.Job:
@@ -159,7 +160,13 @@ class JobChangeService:
         return await self._loop.tell_in_parts(facts, lambda cluster: self._show(cluster, id))
 
     async def _request(self, id: str, make_event: Callable[[JobId], Event]) -> client_pb2.Job:
-        return await self._loop.tell_in_parts(lambda c: events_for_each(c, id, make_event), lambda c: self._show(c, id))
+        """Tell what may let a waiting job start: not in the name of a user who was removed while the call waited."""
+        asking = caller()
+
+        def facts(cluster: Cluster) -> Facts:
+            return self._identities.while_known(asking, events_for_each(cluster, id, make_event))
+
+        return await self._loop.tell_in_parts(facts, lambda cluster: self._show(cluster, id))
 
     def _show(self, cluster: Cluster, id: str) -> Parts[client_pb2.Job]:
         return show(cluster, id, self._clock.now())

@@ -50,6 +50,7 @@ class SubmissionService:
         self._store = master.store
         self._snapshots = master.snapshots
         self._environments = master.environments
+        self._identities = master.identities
         self._notifier = master.notifier
         self._bounds = master.bounds
         self._throttle = master.throttle
@@ -59,6 +60,7 @@ class SubmissionService:
         spec, warnings = self._accepted(request)
         chosen, operation = list[JobId](), (request.operation_id, digest_of(request))
         env = written_env(spec.env)
+        asking = caller()
 
         def facts(cluster: Cluster) -> Facts:
             jobs = yield from jobs_requested(request, resolve_after(cluster, spec, request.user))
@@ -76,7 +78,10 @@ class SubmissionService:
         if request.dry_run:
             reply = await self._loop.ask_in_parts(lambda cluster: _try_out(cluster, request, spec))
         else:
-            reply = await self._loop.tell(facts, lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])))
+            reply = await self._loop.tell(
+                lambda cluster: self._identities.while_known(asking, facts(cluster)),
+                lambda cluster: submit_reply(chosen[0], cluster.job(chosen[0])),
+            )
         reply.warnings.extend(warnings)
         return reply
 
@@ -138,7 +143,9 @@ class SubmissionService:
                 raise RefusedError(_nothing_failed(cluster, request.job_id))
             return show(cluster, chosen[0], self._clock.now())
 
-        return await self._loop.tell_in_parts(facts, answer)
+        return await self._loop.tell_in_parts(
+            lambda cluster: self._identities.while_known(asking, facts(cluster)), answer
+        )
 
 
 def _not_yet_requeued(cluster: Cluster, jobs: Sequence[Job], operation: tuple[str, str]) -> Facts:

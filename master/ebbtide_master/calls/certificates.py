@@ -21,6 +21,7 @@ class CertificateGate:
 
     def __init__(self, tokens: Gate, enrolment: Enrolment) -> None:
         self.identities = tokens.identities
+        self.now = tokens.now
         self._tokens = tokens
         self._enrolment = enrolment
 

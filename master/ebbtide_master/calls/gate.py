@@ -37,6 +37,8 @@ class Gate(Protocol):
 
     identities: Identities
     """The users and tokens that the gate knows."""
+    now: Callable[[], float]
+    """The clock by which tokens expire, in Unix seconds."""
 
     def admit(self, method: str, context: Any) -> Caller:
         """Return the caller. Raises `NotKnownError`, or `NotAllowedError` if the caller may never use the method."""
@@ -57,11 +59,11 @@ class TokenGate:
     def __init__(self, identities: Identities, cluster: Cluster, now: Callable[[], float]) -> None:
         self.identities = identities
         self._cluster = cluster
-        self._now = now
+        self.now = now
 
     def admit(self, method: str, context: Any) -> Caller:
         """Return the caller that the call's token proves. Raises `NotKnownError`, `NotAllowedError`."""
-        caller = self.identities.caller(_bearer(context), self._now())
+        caller = self.identities.caller(_bearer(context), self.now())
         access = ACCESS.get(method)
         if access in (Access.AGENT, Access.INVITED):
             # Without certificates, agents and the master have the same account, and so the role of an admin.
@@ -101,7 +103,7 @@ class TokenGate:
 
     def standing(self, caller: Caller) -> AbstractContextManager[Standing]:
         """Give the standing of the caller's stream."""
-        return self.identities.standing(caller, self._now())
+        return self.identities.standing(caller, self.now())
 
     def _owner(self, id: str) -> str | None:
         """Return the user of the job, the array, or the tasks ``id``; None if it is unknown."""

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from ebbtide_master.identity import tokens
 from ebbtide_master.identity.caller import Caller, NotKnownError, Role
@@ -14,6 +14,8 @@ from ebbtide_master.identity.last_uses import LastUses
 from ebbtide_master.identity.standing import Standing
 from ebbtide_master.identity.tokens import Token
 from ebbtide_master.store.vault import EntryKind, Vault
+
+One = TypeVar("One")
 
 WHAT_TO_DO: Final = "log in with 'ebb login', or ask an admin for a token"
 
@@ -92,6 +94,19 @@ class Identities:
         finally:
             self._standings.discard(standing)
             standing.close()
+
+    def while_known(self, who: Caller, facts: Iterable[One]) -> Iterator[One]:
+        """Yield ``facts`` for as long as the user ``who`` exists, and raise `NotKnownError` once it was removed.
+
+        A caller without a token is none of these users.
+        """
+        remaining = iter(facts)
+        while not who.token or who.user in self._users:
+            try:
+                yield next(remaining)
+            except StopIteration:
+                return
+        raise NotKnownError(f"user {who.user} does not exist any more")
 
     # --- changes ---
 

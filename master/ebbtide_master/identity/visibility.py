@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ebbtide_core.events.codec import decode_event
+from ebbtide_core.model.types import StopCause
 from ebbtide_core.views.narrate import narrate
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
@@ -29,6 +30,13 @@ _SPEC: Final = frozenset({
 _PROGRESS: Final = frozenset({"step", "total"})
 _ARRAY: Final = frozenset({"job_id", "user", "name", "indices", "states", "rungs", "rows"})
 _ROW: Final = frozenset({"index", "state", "step", "total", "rungs", "preemptions"})
+_EXPLANATION: Final = frozenset({
+    "job_id", "state", "reason", "held_by", "attempt", "needs", "ahead", "nodes", "room_at", "basis", "remaining_s",
+    "remaining_from", "forecast", "what_if", "pool", "stays", "no_effect", "supplies",
+})  # fmt: skip
+_NODE_VIEW: Final = frozenset({"node", "idle_gpus", "gpus", "obstacle"})
+_STAYS: Final = frozenset({"reason", "until", "job_ids", "jobs"})
+_FORECAST: Final = frozenset({"start_at", "basis", "after", "preempts", "nodes"})
 _NEEDS: Final = frozenset({
     "select", "tolerate", "on", "exclude", "gpu_types", "compute_capability", "gpu_total_mem_bytes", "mixed_gpus",
 })  # fmt: skip
@@ -44,7 +52,9 @@ NOT_SHOWN: Final = "-"
 WORDS_NOT_SHOWN: Final = "(not shown)"
 
 _EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "AttemptExited": ("exit.mps_failure", "exit.swap_failure"),
+    "AttemptExited": (
+        "exit.mps_failure", "exit.swap_failure", "progress.loss", "progress.metrics", "progress.diverged",
+    ),
     "AttemptRefused": ("reason",),
     "AttemptStarted": ("edited",),
     "AttemptSwapped": ("note",),
@@ -72,12 +82,16 @@ _EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Fields that are blanked in the events of other users' jobs, by kind; of other kinds nothing is shown."""
 
+_STOPS_IN_OWN_WORDS: Final = frozenset({StopCause.BROKEN.value, StopCause.SUSPENDED.value})
+"""Causes of a `StopRequested` whose reason quotes why a node refused the job, or what a task had reported."""
 _ABOUT_SCRIPTS: Final = frozenset({"RateForgotten", "RunForgotten"})
 _TELLING: Final = re.compile(r"""['"]|(?<!\w)~?/\w""")
 """Matches a reason that quotes a job, or names a path of it."""
 _AFTER_AN_END: Final = frozenset({
     job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_COMPLETED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED,
 })  # fmt: skip
+NOT_FORESEEN: Final = "not known"
+"""Replaces what only the user may read about a start that nothing foresees."""
 
 
 def redact(reply: Any, user: str, owner_of: OwnerOf) -> Any:
@@ -102,8 +116,12 @@ def _hide_job(job: client_pb2.Job, user: str, owner_of: OwnerOf) -> None:
 
 def public_reason(job: client_pb2.Job | client_pb2.BoardJob) -> str:
     """Return the reason of a job as far as everybody may read it."""
-    hidden = job.held_by == "system" or (job.attempt and job.state in _AFTER_AN_END)
-    return "" if hidden else public_words(job.reason)
+    return "" if is_own(job.held_by, job.attempt, job.state) else public_words(job.reason)
+
+
+def is_own(held_by: str, attempt: int, state: int) -> bool:
+    """Return whether only its user may read why a job is as it is, and whatever quotes that."""
+    return held_by == "system" or (attempt > 0 and state in _AFTER_AN_END)
 
 
 def public_words(words: str) -> str:
@@ -127,13 +145,28 @@ def _hide_array(reply: client_pb2.ShowArrayReply, user: str, owner_of: OwnerOf) 
 def _hide_explanation(reply: client_pb2.Explanation, user: str, owner_of: OwnerOf) -> None:
     if owner_of(reply.job_id) == user:
         return
-    if _TELLING.search(reply.reason):
-        reply.reason = ""
-    if _TELLING.search(reply.needs):
-        reply.needs = ""
+    _keep(reply, _EXPLANATION)
+    own = is_own(reply.held_by, reply.attempt, job_pb2.JobState.Value(f"JOB_STATE_{reply.state}"))
+    reply.reason = "" if own else public_words(reply.reason)
+    reply.needs, reply.basis = public_words(reply.needs), public_words(reply.basis)
+    reply.no_effect = public_words(reply.no_effect)
     for node in reply.nodes:
+        _keep(node, _NODE_VIEW)
         if _TELLING.search(node.obstacle):
             node.obstacle = "not one that it can use"
+    for stays in reply.stays:
+        _keep(stays, _STAYS)
+        stays.reason = public_words(stays.reason)
+    for name in ("forecast", "what_if"):
+        if reply.HasField(name):
+            _hide_forecast(getattr(reply, name), own)
+
+
+def _hide_forecast(forecast: client_pb2.Forecast, own: bool) -> None:
+    """Hide how a start is not known if that quotes the job, or may quote its reason, which is its ``own``."""
+    _keep(forecast, _FORECAST)
+    if (own and not forecast.HasField("start_at")) or _TELLING.search(forecast.basis):
+        forecast.basis = NOT_FORESEEN
 
 
 def _hide_events(reply: client_pb2.StoryReply | client_pb2.QueryEventsReply, user: str, owner_of: OwnerOf) -> None:
@@ -171,9 +204,13 @@ def _body(kind: str, body: dict[str, Any]) -> dict[str, Any] | None:
         *outer, last = path.split(".")
         inner: Any = body
         for key in outer:
-            inner = inner[key]
+            inner = inner[key] or {}
         if last in inner:
             inner[last] = _blank(inner[last])
+    if kind == "StopRequested" and body["cause"] in _STOPS_IN_OWN_WORDS:
+        body["reason"] = WORDS_NOT_SHOWN
+    if "waited" in body:
+        body["waited"] = ""  # because it is the reason that the job had, and nothing says whose words that is
     return body
 
 

@@ -1,7 +1,6 @@
 """Serves the page that Prometheus reads, on loopback only; another program of this machine has to pass it on."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -12,6 +11,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from ebbtide_master.clock import Clock
 from ebbtide_master.loop import MasterLoop
 from ebbtide_master.metrics.meter import EventCounters
 from ebbtide_master.metrics.states import ClusterCounts, families, look
@@ -42,7 +42,9 @@ class _States(Collector):
 
 
 @asynccontextmanager
-async def exported(loop: MasterLoop, store: Store, listeners: "Listeners | None", port: int) -> AsyncIterator[int]:
+async def exported(
+    loop: MasterLoop, clock: Clock, store: Store, listeners: "Listeners | None", port: int
+) -> AsyncIterator[int]:
     """Count what ``loop`` does, and serve the counts and the cluster's state for as long as the block lasts.
 
     Gives the port. Raises `MetricsPortError`.
@@ -50,7 +52,7 @@ async def exported(loop: MasterLoop, store: Store, listeners: "Listeners | None"
     running, registry, release = asyncio.get_running_loop(), CollectorRegistry(), VERSION
 
     def seen(cluster: Cluster) -> ClusterCounts:
-        return look(cluster, time.time(), store.folder, _certificates(listeners), release)
+        return look(cluster, clock.now(), store.folder, _certificates(listeners), release)
 
     def ask() -> ClusterCounts:
         return asyncio.run_coroutine_threadsafe(loop.ask(seen), running).result(ANSWER_S)

@@ -32,7 +32,10 @@ class ClusterCounts:
 def look(
     cluster: Cluster, now: float, folder: Path, certificates: Mapping[tuple[str, str], float], version: str
 ) -> ClusterCounts:
-    """Return the state of the cluster at ``now``; ``folder`` is the directory of the journal."""
+    """Return the state of the cluster at ``now``; ``folder`` is the directory of the journal.
+
+    Of ``certificates``, by kind and node, only those of nodes that are there are told.
+    """
     state, disk = cluster.state, os.statvfs(folder)
     pools = list(state.pools)
     jobs = Counter({(pool, each.value.lower()): 0 for pool in pools for each in UNFINISHED})
@@ -46,13 +49,14 @@ def look(
     for node in state.nodes.values():
         nodes[node.facts.pool, state_of_node(node, now)] += 1
         gpus.update((node.facts.pool, state_of_gpu(node, gpu)) for gpu in node.gpus)
+    nodes_up: dict[str, bool] = {node.id: node.connected for node in state.nodes.values() if not node.has_ended(now)}
     return ClusterCounts(
         jobs=jobs,
         oldest_wait_s=waits,
         gpus=gpus,
         nodes=nodes,
-        nodes_up={node.id: node.connected for node in state.nodes.values() if not node.has_ended(now)},
-        certificates=certificates,
+        nodes_up=nodes_up,
+        certificates={key: ends for key, ends in certificates.items() if not key[1] or key[1] in nodes_up},
         epoch=state.epoch,
         version=version,
         free_bytes=disk.f_bavail * disk.f_frsize,

@@ -37,8 +37,11 @@ class Notice:
         return json.dumps(content).encode()
 
 
-def notice_of(cluster_id: str, sequence: int, time: float, job: Job, moment: Moment, detail: str) -> Notice:
-    """Return the notice that ``moment`` came for ``job`` with line ``sequence`` of the journal."""
+def notice_of(journal: str, sequence: int, time: float, job: Job, moment: Moment, detail: str) -> Notice:
+    """Return the notice that ``moment`` came for ``job`` with line ``sequence`` of the journal.
+
+    ``journal`` is a name that no other journal has, nor this one for lines that a restore replaced.
+    """
     facts = {
         "id": job.id,
         "name": job.spec.name,
@@ -50,4 +53,4 @@ def notice_of(cluster_id: str, sequence: int, time: float, job: Job, moment: Mom
     named = f"job {job.id} ({job.spec.name})" if job.spec.name else f"job {job.id}"
     verb = {Moment.LOG: "", Moment.HELD: "", Moment.UNSAVED: ""}.get(moment, f"{moment.value}: ")
     text = f"{named} of {job.user} {verb}{detail}" if detail != moment.value else f"{named} of {job.user} {detail}"
-    return Notice(f"{cluster_id}-{sequence}-{moment.value}", sequence, time, moment.value, text, detail, facts)
+    return Notice(f"{journal}-{sequence}-{moment.value}", sequence, time, moment.value, text, detail, facts)

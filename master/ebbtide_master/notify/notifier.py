@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from ebbtide_core.cluster import Cluster
-from ebbtide_core.events import Event
+from ebbtide_core.events import Event, JournalRestored
 from ebbtide_core.model.notice_rules import Moment, shown
 from ebbtide_core.model.types import JobId
 from ebbtide_core.views.notices import moment_of
@@ -51,6 +51,7 @@ class Notifier:
         self._cluster = cluster
         self._store = store
         self.settings = settings
+        self._journal = store.cluster_id
         self._targets: dict[str, _Target] = {}
         self._notified: dict[str, int] = dict(store.notified()) or {_ALL: store.last_sequence}
         self._seen = self._notified[_ALL]
@@ -65,7 +66,12 @@ class Notifier:
     # --- what happened ---
 
     def replayed(self, sequence: int, time: float, event: Event) -> None:
-        """Take in a line of the journal that the starting master has just applied again."""
+        """Take in a line of the journal that the starting master has just applied again.
+
+        The lines after a restore have the numbers of those that were lost by it, of which there may have been notices.
+        """
+        if isinstance(event, JournalRestored):
+            self._journal = f"{self._store.cluster_id}-{time * 1e6:.0f}"
         if sequence > min(self._notified.values()):
             self._consider(sequence, time, event)
             self._seen = max(self._seen, sequence)
@@ -98,7 +104,7 @@ class Notifier:
             return
         for target in dict.fromkeys(rule.target for rule in rules if rule.wants(moment)):
             if sequence > self._notified.get(target, self._notified[_ALL]):
-                notice = notice_of(self._store.cluster_id, sequence, time, job, moment, detail)
+                notice = notice_of(self._journal, sequence, time, job, moment, detail)
                 self._enqueue(target, notice)
 
     def _is_news(self, job: JobId, moment: Moment, detail: str, time: float) -> bool:

@@ -5,7 +5,7 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -150,6 +150,13 @@ class Enrolment:
             if invited:
                 await self._put(EntryKind.JOIN, dict.fromkeys(invited))
         return had or bool(invited)
+
+    async def forget(self, nodes: Iterable[str]) -> None:
+        """Forget the certificates of ``nodes``, which prove nothing from now on. Invitations for their names stay."""
+        async with self._changing:
+            gone = [node for node in nodes if self._members.pop(node, None) is not None]
+            if gone:
+                await self._put(EntryKind.NODE, dict.fromkeys(gone))
 
     async def _keep(self, node: str, pem: str, previous: str) -> None:
         certificate = read(pem)

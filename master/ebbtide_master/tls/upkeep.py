@@ -1,8 +1,8 @@
-"""Renews the master's own certificate, and warns of other certificates that end soon."""
+"""Renews the master's own certificate, forgets those of nodes that are gone, and warns of others that end soon."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import Final, NoReturn
 
@@ -19,14 +19,19 @@ WARNING_PAUSE_S: Final = DAY_S
 log = logging.getLogger(__name__)
 
 
-async def keep_up(listeners: Listeners, now: Callable[[], float]) -> NoReturn:
-    """Renew the master's certificate in time, and warn once a day of others that end soon, until cancelled."""
+async def keep_up(listeners: Listeners, now: Callable[[], float], nodes: Callable[[], Collection[str]]) -> NoReturn:
+    """Renew the master's certificate in time, and warn once a day of others that end soon, until cancelled.
+
+    ``nodes`` returns the names of the cluster's nodes. The certificate of another one may be of a node that has joined
+    and not come yet, so that it is forgotten only once it has ended.
+    """
     warned = -WARNING_PAUSE_S
     while True:
         renew(listeners, now())
+        await listeners.enrolment.forget(over(listeners, now(), nodes()))
         if now() - warned >= WARNING_PAUSE_S:
             warned = now()
-            for warning in ending(listeners, warned):
+            for warning in ending(listeners, warned, nodes()):
                 log.warning("certificate=ends %s", warning)
         await asyncio.sleep(PAUSE_S)
 
@@ -40,8 +45,13 @@ def renew(listeners: Listeners, now: float) -> None:
         log.error("certificate=not-renewed %s", error)
 
 
-def ending(listeners: Listeners, now: float) -> Iterator[str]:
-    """Yield a sentence for each certificate that ends soon, with what to do about it."""
+def over(listeners: Listeners, now: float, nodes: Collection[str]) -> list[str]:
+    """Return whose certificates have ended, except for the cluster's ``nodes``."""
+    return [node for node, ends in listeners.enrolment.members().items() if ends <= now and node not in nodes]
+
+
+def ending(listeners: Listeners, now: float, nodes: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each certificate that ends soon, the master's or of ``nodes``, with what to do about it."""
     if listeners.enrolment.authority.ends - now < WARNED_S:
         when = day(listeners.enrolment.authority.ends)
         yield f"the authority's certificate ends on {when}: make a new one, and have every node and user join again"
@@ -49,7 +59,7 @@ def ending(listeners: Listeners, now: float) -> Iterator[str]:
     if server is not None and server - now < WARNED_S:
         yield f"the master's certificate ends on {day(server)}, and could not be renewed"
     for node, ends in listeners.enrolment.members().items():
-        if ends - now < WARNED_S:
+        if node in nodes and ends - now < WARNED_S:
             yield f"the certificate of node {node} ends on {day(ends)}: start its agent, or have it join again"
 
 

@@ -1567,6 +1567,8 @@ class Explanation(_message.Message):
     STAYS_FIELD_NUMBER: _builtins.int
     NO_EFFECT_FIELD_NUMBER: _builtins.int
     SUPPLIES_FIELD_NUMBER: _builtins.int
+    HELD_BY_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: _builtins.str
     reason: _builtins.str
@@ -1583,6 +1585,9 @@ class Explanation(_message.Message):
     pool: _builtins.str
     no_effect: _builtins.str
     """why the change that was asked about has none; empty: it may have one"""
+    held_by: _builtins.str
+    """as in Job: with these two it follows who may read the reason"""
+    attempt: _builtins.int
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeView]: ...
     @_builtins.property
@@ -1620,10 +1625,12 @@ class Explanation(_message.Message):
         stays: _abc.Iterable[Global___Stays] | None = ...,
         no_effect: _builtins.str = ...,
         supplies: _abc.Iterable[Global___SupplyStatus] | None = ...,
+        held_by: _builtins.str = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "forecast", b"forecast", "remaining_s", b"remaining_s", "room_at", b"room_at", "what_if", b"what_if"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "basis", b"basis", "forecast", b"forecast", "job_id", b"job_id", "needs", b"needs", "no_effect", b"no_effect", "nodes", b"nodes", "pool", b"pool", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state", "stays", b"stays", "supplies", b"supplies", "what_if", b"what_if"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "attempt", b"attempt", "basis", b"basis", "forecast", b"forecast", "held_by", b"held_by", "job_id", b"job_id", "needs", b"needs", "no_effect", b"no_effect", "nodes", b"nodes", "pool", b"pool", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state", "stays", b"stays", "supplies", b"supplies", "what_if", b"what_if"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ahead: _TypeAlias = _typing.Literal["ahead"]  # noqa: Y015
     _WhichOneofArgType__ahead: _TypeAlias = _typing.Literal["_ahead", b"_ahead"]  # noqa: Y015

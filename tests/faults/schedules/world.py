@@ -109,6 +109,7 @@ class SimulatedMaster:
             supplies=HeardSupplies(),
             environments=environments,
             identities=Identities(self.store.vault),
+            wall=clock.now,
             notifier=notifier,
             ledger=ledger,
             history=HistoryRecorder(self.store),

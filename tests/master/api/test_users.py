@@ -7,17 +7,20 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
+from ebbtide_core.model.types import HeldBy
 from ebbtide_core.model.workdir_snapshot import SnapshotRef
+from ebbtide_master import loop
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import Identities, User
 from ebbtide_master.store.vault import EntryKind
-from ebbtide_protos.v1 import booking_pb2, client_pb2, job_pb2, user_pb2
+from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, job_pb2, user_pb2
 
-from tests.master.world import DEADLINE_S, Master, a_master, make_spec, refused
+from tests.master.world import DEADLINE_S, REFUSED, Master, a_master, make_spec, refused
 
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND
 INVALID, CONFLICT = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 UNAUTHENTICATED, FULL = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED
+NO_CHECKPOINT = agent_pb2.REFUSAL_CAUSE_NO_CHECKPOINT
 DAY_S = 86_400.0
 
 
@@ -46,6 +49,14 @@ async def people(home) -> AsyncIterator[tuple[Master, dict[str, Person]]]:
             await master.identities.put_user(User(name, role))
             found[name] = Person(master, (await master.identities.issue(name, time.time()))[1])
         yield master, found
+
+
+async def held(person: Person, job: str) -> client_pb2.Job:
+    """The job once the system holds it."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (found := await person.ShowJob(client_pb2.JobRequest(job_id=job))).held_by != "system":
+            await asyncio.sleep(0.005)
+    return found
 
 
 class TestUsers:
@@ -95,6 +106,64 @@ class TestUsers:
             assert master.store.vault.read(EntryKind.TOKEN).keys() == {
                 token.id for user in master.identities.users() for token in master.identities.tokens_of(user.name)
             }
+
+    async def test_a_removal_that_a_master_ended_amid_is_completed_when_it_is_asked_for_again(self, tmp_path):
+        async with people(tmp_path) as (master, found):
+            waiting, remove = await found["ann"].submit(), user_pb2.RemoveUserRequest(name="ann")
+            await master.identities.remove_user("ann")  # so far it had come
+            reply = await found["ada"].RemoveUser(remove)
+            assert (reply.tokens, list(reply.held)) == (0, [waiting])
+            assert not (await found["ada"].RemoveUser(remove)).held
+            await found["olga"].Cancel(client_pb2.CancelRequest(job_id=waiting))
+            assert (await refused(found["ada"].RemoveUser(remove)))[0] == UNKNOWN
+
+    async def test_the_rest_of_an_array_is_not_accepted_from_a_user_who_was_removed_meanwhile(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(loop, "BATCH_S", 0.0)  # each task is a part of its own
+        async with people(tmp_path) as (master, found):
+            tasks = [client_pb2.ArrayTask(index=index) for index in range(1000)]
+            wish = asyncio.create_task(
+                refused(found["ann"].Submit(client_pb2.SubmitRequest(spec=make_spec(), tasks=tasks)))
+            )
+            jobs = master.cluster.state.unfinished
+            async with asyncio.timeout(DEADLINE_S):
+                while not jobs:
+                    await asyncio.sleep(0)
+            reply = await found["ada"].RemoveUser(user_pb2.RemoveUserRequest(name="ann"))
+            assert await wish == (UNAUTHENTICATED, "user ann does not exist any more")
+            assert 0 < len(jobs) < len(tasks)
+            assert set(reply.held) == set(jobs)
+            assert {job.held_by for job in jobs.values()} == {HeldBy.SYSTEM}
+
+    async def test_what_waited_for_its_turn_is_refused_once_its_user_is_removed(self, tmp_path):
+        async with people(tmp_path) as (master, found):
+            ann, job = found["ann"], client_pb2.JobRequest(job_id=await found["ann"].submit())
+            await ann.Hold(job)
+            over = await ann.submit()
+            await ann.Cancel(client_pb2.CancelRequest(job_id=over))
+            turn, taken = master.service.context.throttle.work("ann"), 0
+            while not turn.locked():
+                await turn.acquire()
+                taken += 1
+            calls = [
+                asyncio.create_task(refused(call))
+                for call in (
+                    ann.Submit(client_pb2.SubmitRequest(spec=make_spec())),
+                    ann.Requeue(client_pb2.RequeueRequest(job_id=over)),
+                    ann.Release(job),
+                    ann.Resume(job),
+                )
+            ]
+            async with asyncio.timeout(DEADLINE_S):
+                while len(turn._waiters or ()) < len(calls):
+                    await asyncio.sleep(0.005)
+            await found["ada"].RemoveUser(user_pb2.RemoveUserRequest(name="ann"))
+            for _ in range(taken):
+                turn.release()
+            assert {code for code, _ in await asyncio.gather(*calls)} == {UNAUTHENTICATED}
+            [left] = master.cluster.state.unfinished.values()
+            assert left.held_by is not None
 
     async def test_an_import_says_first_what_it_does_and_does_nothing_twice(self, tmp_path):
         async with people(tmp_path) as (_, found):
@@ -151,6 +220,14 @@ class TestTokens:
             assert [token.label for token in listed] == ["", "laptop"]
             who = await Person(master, made.text).WhoAmI(user_pb2.WhoAmIRequest())
             assert (who.user.name, who.token.id, who.user.tokens) == ("ann", made.token.id, 2)
+
+    async def test_one_that_is_made_after_the_machine_slept_lasts_as_long_as_was_asked(self, tmp_path):
+        async with people(tmp_path) as (master, found):
+            master.slept(12 * 3600.0)
+            made = await found["ann"].CreateToken(user_pb2.CreateTokenRequest(lifetime_s=3600.0))
+            assert made.token.expires == pytest.approx(time.time() + 3600.0, abs=60)
+            who = await Person(master, made.text).WhoAmI(user_pb2.WhoAmIRequest())
+            assert who.now == pytest.approx(time.time(), abs=60)
 
     @pytest.mark.parametrize("lifetime_s", [-1.0, float("nan"), float("inf"), 1e18])
     async def test_an_impossible_lifetime_is_refused(self, tmp_path, lifetime_s):
@@ -224,6 +301,21 @@ class TestWhatIsOthers:
                 True,
             )
             assert "submitted by ann" in (await bob.ShowStory(one)).events[0].text
+
+    async def test_why_a_job_is_held_is_its_users_even_if_it_is_asked_when_it_starts(self, tmp_path):
+        async with people(tmp_path) as (master, found):
+            agent = await master.agent_with(found["ada"].token)
+            job = await found["ann"].submit()
+            await agent.receive("launch")
+            refusal = {"refusal": "no checkpoint in /home/ann/CANARY verifies", "refusal_cause": NO_CHECKPOINT}
+            await agent.report(job, 1, REFUSED, **refusal)
+            await held(found["ada"], job)
+            what_if = client_pb2.ExplainRequest(job_id=job, priority=5)
+            for person, tells in (("bob", False), ("ann", True), ("olga", True)):
+                told = await found[person].Explain(what_if)
+                for words in (told.reason, told.forecast.basis, told.what_if.basis):
+                    assert ("CANARY" in words) is tells
+            assert "CANARY" not in str(await found["bob"].Explain(what_if))
 
     async def test_a_task_of_an_array_is_its_owners_too(self, tmp_path):
         async with people(tmp_path) as (_, found):

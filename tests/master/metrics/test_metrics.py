@@ -2,22 +2,30 @@
 
 import asyncio
 import re
+import time
 import urllib.request
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from ebbtide_master.config.file import read_config
 from ebbtide_master.config.table import ConfigError
 from ebbtide_master.metrics.exporter import MetricsPortError, exported
+from ebbtide_master.metrics.states import look
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.docs.pages import REPOSITORY
-from tests.master.world import DEADLINE_S, FREED, RUNNING, STEPPED_ASIDE, a_master
+from tests.master.world import DEADLINE_S, FREED, RUNNING, STEPPED_ASIDE, Master, a_master
 
 RULES = REPOSITORY / "deploy/prometheus/alerts.yml"
 WORDS = {"absent", "and", "changes", "histogram_quantile", "increase", "on", "pool", "rate", "time"}
 """Of Prometheus' own language, and labels, in the rules' expressions; none asks for ``up``, as no standby answers."""
+
+
+def read_at(master: Master, port: int = 0) -> AbstractAsyncContextManager[int]:
+    """A page of ``master``; 0 is any free port."""
+    return exported(master.service.loop, master.service.context.clock, master.store, None, port)
 
 
 async def read(port: int) -> dict[str, float]:
@@ -36,7 +44,7 @@ async def read(port: int) -> dict[str, float]:
 
 
 async def test_states_and_sums_are_told_and_no_names_of_users_or_jobs(tmp_path: Path) -> None:
-    async with a_master(tmp_path) as master, exported(master.service.loop, master.store, None, 0) as port:
+    async with a_master(tmp_path) as master, read_at(master) as port:
         agent = await master.agent("n1", 2)
         job = await master.running(agent, name="secret-name")
         await master.submit(gpus=2, name="secret-name")
@@ -68,8 +76,23 @@ async def test_states_and_sums_are_told_and_no_names_of_users_or_jobs(tmp_path: 
         assert (await read(port))["ebbtide_node_up node=n1"] == 0
 
 
+async def test_after_the_machine_slept_a_wait_is_told_by_the_clock_by_which_it_began(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master, read_at(master) as port:
+        master.slept(8 * 3600.0)
+        await master.submit(gpus=1)
+        assert 0.0 <= (await read(port))["ebbtide_oldest_wait_seconds pool=default"] < 3600.0
+
+
+async def test_certificates_are_told_of_nodes_that_are_there_and_of_no_others(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        await master.agent("n1", 1)
+        ends = {("authority", ""): 3.0, ("master", ""): 2.0, ("node", "n1"): 1.0}
+        seen = look(master.cluster, time.time(), tmp_path, ends | {("node", "loan-7"): 1.0}, "0")
+        assert seen.certificates == ends
+
+
 async def test_preemptions_and_ends_are_counted_once(tmp_path: Path) -> None:
-    async with a_master(tmp_path, "priority") as master, exported(master.service.loop, master.store, None, 0) as port:
+    async with a_master(tmp_path, "priority") as master, read_at(master) as port:
         agent = await master.agent("n1", 1)
         low = await master.running(agent)
         high = await master.submit(priority=1)
@@ -86,7 +109,7 @@ async def test_preemptions_and_ends_are_counted_once(tmp_path: Path) -> None:
 
 
 async def test_every_metric_in_the_rules_is_one_that_is_told(tmp_path: Path) -> None:
-    async with a_master(tmp_path) as master, exported(master.service.loop, master.store, None, 0) as port:
+    async with a_master(tmp_path) as master, read_at(master) as port:
         await master.agent("n1", 1)
         known = {name.split()[0] for name in await read(port)}
     # Counters with labels appear with their first count, and certificates with TLS.
@@ -99,9 +122,9 @@ async def test_every_metric_in_the_rules_is_one_that_is_told(tmp_path: Path) -> 
 
 
 async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
-    async with a_master(tmp_path) as master, exported(master.service.loop, master.store, None, 0) as port:
+    async with a_master(tmp_path) as master, read_at(master) as port:
         with pytest.raises(MetricsPortError, match=f"--metrics-port {port}: "):
-            async with exported(master.service.loop, master.store, None, port):
+            async with read_at(master, port):
                 pass
 
 

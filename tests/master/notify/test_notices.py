@@ -8,6 +8,7 @@ from functools import partial
 
 import grpc
 import pytest
+from ebbtide_master.backup import backups, restoring
 from ebbtide_master.config.file import Config
 from ebbtide_master.config.notify import Mail, NotifySettings, Tls
 from ebbtide_master.notify import notifier
@@ -112,6 +113,32 @@ async def test_a_master_that_was_killed_before_it_had_noted_anything_says_it_aga
     async with a_master(tmp_path):
         await until(lambda: len(hook.bodies) == 2)
     assert len(set(hook.keys)) == 1
+
+
+async def test_after_a_restore_what_is_new_has_a_new_key_and_what_is_said_again_has_its_own(tmp_path, hook):
+    async def cancelled(master, jobs):
+        for _ in range(jobs):
+            job, heard = await master.submit(notify=[rule(hook.url, "ended")], hold=True), len(hook.bodies)
+            await master.ask.Cancel(client_pb2.CancelRequest(job_id=job))
+            await until(lambda: len(hook.bodies) > heard)  # noqa: B023
+
+    async with a_master(tmp_path) as master:
+        await cancelled(master, 1)
+        backup, _ = backups.take(tmp_path)
+        await cancelled(master, 5)
+    before = {body["key"]: body["sequence"] for body in hook.bodies}
+    restoring.restore(tmp_path, backup.path)
+    with sqlite3.connect(tmp_path / "journal.db") as db:
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('notified', '{\"\": 0}')")
+    db.close()
+    async with a_master(tmp_path) as master:
+        await until(lambda: len(hook.keys) == 7)
+        assert hook.keys[6] == hook.keys[0]
+        await cancelled(master, 5)
+    after = {body["key"]: body["sequence"] for body in hook.bodies[7:]}
+    assert set(before.values()) & set(after.values())
+    assert not set(before) & set(after)
+    assert hook.keys == [body["key"] for body in hook.bodies]
 
 
 async def test_a_new_configuration_says_nothing_of_what_is_long_past(tmp_path, hook):

@@ -319,8 +319,8 @@ def test_what_ends_within_two_weeks_is_said(tmp_path):
         async with guarded(tmp_path) as master:
             own = await master.member("ws2")
             ends = read(own[1]).ends
-            assert list(ending(master.listeners, ends - 15 * DAY_S)) == []
-            said = list(ending(master.listeners, ends - 13 * DAY_S))
+            assert list(ending(master.listeners, ends - 15 * DAY_S, {"ws2"})) == []
+            said = list(ending(master.listeners, ends - 13 * DAY_S, {"ws2"}))
             assert [words.split(" ends on")[0] for words in said] == [
                 "the master's certificate", "the certificate of node ws2",
             ]  # fmt: skip
