@@ -73,7 +73,7 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
     draft.mkdir()
     try:
         write(draft)
-        if (draft / MANIFEST).exists():
+        if regular.is_there(draft / MANIFEST):
             raise ValueError(f"a checkpoint must not contain a file named {MANIFEST}")
         files = _record_files(draft)
         if not files:
@@ -146,7 +146,7 @@ def publish_copy(path: Path) -> Checkpoint:
         for name in folder.files:
             _sync_file(name, folder.descriptor)
         os.fsync(folder.descriptor)
-    if path.exists():
+    if regular.is_there(path):
         _remove(path)
     draft.rename(path)
     _sync(path.parent)
@@ -228,9 +228,9 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
     checkpoints were published in the directory, or if it holds a MANIFEST.json that does not match its files. Symbolic
     links are neither followed nor listed.
     """
-    if not attempt_dir.is_dir() or any(_claims(path) for path in _step_dirs(attempt_dir)):
+    if not regular.is_folder(attempt_dir) or any(_claims(path) for path in _step_dirs(attempt_dir)):
         return None
-    if not (attempt_dir / MANIFEST).exists():
+    if not _claims(attempt_dir):
         files = _record_files(attempt_dir, ignore=(*_DRAFTS, f".{MANIFEST}"))
         if not files:
             return None
@@ -315,8 +315,8 @@ def _candidates(job_dir: Path, before_attempt: int | None = None) -> Iterator[Pa
 
 
 def _claims(directory: Path) -> bool:
-    """Return whether the directory has a manifest, as one that was published or sealed has."""
-    return (directory / MANIFEST).exists()
+    """Return whether the directory has a manifest, as one that was published or sealed has. Raises OSError."""
+    return regular.is_there(directory / MANIFEST)
 
 
 def _attempts(job_dir: Path) -> list[tuple[int, Path]]:
@@ -435,7 +435,7 @@ def _discard(draft: Path) -> None:
 
 
 def _create(directory: Path) -> None:
-    if directory.is_dir():
+    if regular.is_folder(directory):
         return
     _create(directory.parent)
     directory.mkdir(exist_ok=True)

@@ -205,6 +205,53 @@ def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_not_taken_for_damaged(
     assert checkpoints.newest_valid(tmp_path) == newer
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_sealed_checkpoint_at_which_nobody_can_look_for_a_moment_is_not_taken_for_unsealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    (tmp_path / "attempt-2").mkdir()
+    writing("by itself")(tmp_path / "attempt-2")
+    sealed = checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=True)
+    fail_to_look(monkeypatch, "attempt-2/MANIFEST.json", code)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - which one is what is asked
+        checkpoints.newest_valid(tmp_path)
+    assert caught.value.errno == code
+    with pytest.raises(OSError):  # noqa: PT011
+        checkpoints.unsealed(tmp_path, 3)
+    with pytest.raises(OSError):  # noqa: PT011
+        checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=False, cut_short=True)
+    monkeypatch.undo()
+    assert checkpoints.newest_valid(tmp_path) == sealed
+    assert checkpoints.unsealed(tmp_path, 3) == []
+
+
+def test_a_directory_at_which_nobody_can_look_for_a_moment_is_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attempt-2").mkdir()
+    writing("by itself")(tmp_path / "attempt-2")
+    fail_to_look(monkeypatch, "attempt-2", errno.ESTALE)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - which one is what is asked
+        checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=True)
+    assert caught.value.errno == errno.ESTALE
+
+
+def fail_to_look(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    """The system cannot say what is at a path that ends like this; Python is one from 3.14 on."""
+    real_stat = os.stat
+
+    def broken_stat(
+        path: str | Path | int, *, dir_fd: int | None = None, follow_symlinks: bool = True
+    ) -> os.stat_result:
+        if str(path).endswith(name):
+            raise OSError(code, os.strerror(code))
+        return real_stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "stat", broken_stat)
+    monkeypatch.setattr(Path, "exists", os.path.exists)
+    monkeypatch.setattr(Path, "is_dir", os.path.isdir)
+
+
 def fail_to_list(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
     """However a directory of this name is opened or listed, the system refuses."""
     real_open, real_scandir = os.open, os.scandir

@@ -181,10 +181,10 @@ def note(attempt: AttemptOnNode, remains: LeftFiles) -> None:
 
 
 def noted(attempt: AttemptOnNode) -> Iterator[LeftFiles]:
-    """Yield what earlier attempts of the job left unsealed on this node, the oldest first."""
+    """Yield what earlier attempts of the job left unsealed on this node, the oldest first. Raises OSError."""
     prefix = f"{attempt.job_id}."
     folder = _note(attempt, 0).parent
-    names = [path.name.removeprefix(prefix) for path in folder.iterdir()] if folder.is_dir() else []
+    names = [path.name.removeprefix(prefix) for path in folder.iterdir()] if regular.is_folder(folder) else []
     for number in sorted(int(name) for name in names if name.isdigit() and int(name) < attempt.attempt):
         with suppress(OSError, ValueError, LookupError, TypeError):
             yield LeftFiles.from_json(read_json(_note(attempt, number)) or {})
