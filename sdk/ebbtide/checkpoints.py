@@ -12,7 +12,6 @@ import contextlib
 import errno
 import hashlib
 import io
-import json
 import os
 import re
 import secrets
@@ -20,7 +19,6 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ebbtide import manifests, regular, trees
 from ebbtide.manifests import MANIFEST as MANIFEST
@@ -62,9 +60,10 @@ def possible() -> bool:
 def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, job_id: str, attempt: int) -> Checkpoint:
     """Let `write` fill an empty directory, publish it whole and durable as the attempt's checkpoint, and return that.
 
-    Raises what `write` raises, OSError on a full disk, and ValueError if `step` is negative or `write` left no file or
-    one named MANIFEST.json. Nothing is published then, and older checkpoints stay untouched. If a step is published
-    twice, both checkpoints stay, the second as `step-<12 digits>.1`, so that a valid one exists at every moment.
+    Raises what `write` raises, OSError on a full disk or for too many files, and ValueError if `step` is negative or
+    `write` left no file or one named MANIFEST.json. Nothing is published then, and older checkpoints stay untouched. If
+    a step is published twice, both checkpoints stay, the second as `step-<12 digits>.1`, so that a valid one exists at
+    every moment.
     """
     if step < 0:
         raise ValueError(f"step must not be negative, got {step}")
@@ -79,7 +78,7 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
         if not files:
             raise ValueError("the save function wrote no file into the directory that it was given")
         manifest = manifests.describe(job_id, attempt, step, True, "sdk", files)
-        _write_durably(draft / MANIFEST, manifests.digested(manifest))
+        _write_durably(draft / MANIFEST, manifests.encoded(manifest))
         _sync(draft)
         path = _place(draft, attempt_dir, step)
     except BaseException:
@@ -238,7 +237,7 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
         if cut_short:
             manifest["complete"] = False
         draft = attempt_dir / f".{MANIFEST}"
-        _write_durably(draft, manifests.digested(manifest))
+        _write_durably(draft, manifests.encoded(manifest))
         draft.rename(attempt_dir / MANIFEST)
         _sync(attempt_dir)
         _sync(attempt_dir.parent)
@@ -442,9 +441,9 @@ def _create(directory: Path) -> None:
     _sync(directory.parent)
 
 
-def _write_durably(path: Path, content: dict[str, Any]) -> None:
-    with open(regular.create(path), "w", encoding="ascii") as stream:
-        json.dump(content, stream)
+def _write_durably(path: Path, content: bytes) -> None:
+    with open(regular.create(path), "wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
 

@@ -67,6 +67,15 @@ def digested(manifest: dict[str, Any]) -> dict[str, Any]:
     return manifest | {_OWN_DIGEST: hashlib.sha256(json.dumps(manifest).encode()).hexdigest()}
 
 
+def encoded(manifest: dict[str, Any]) -> bytes:
+    """Return the manifest's file, with a digest of itself. Raises OSError if it would be too large to be read."""
+    content = json.dumps(digested(manifest)).encode()
+    if len(content) > MANIFEST_BYTES:
+        files, size = len(manifest["files"]), f"{len(content)} bytes, above {MANIFEST_BYTES}"
+        raise OSError(errno.EFBIG, f"{files} files are too many for a checkpoint: its {MANIFEST} would have {size}")
+    return content
+
+
 def read(path: Path) -> Manifest:
     """Return the manifest of the checkpoint in this directory. Raises InvalidCheckpoint, and OSError (`unreadable`)."""
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ebbtide import checkpoints
+from ebbtide import checkpoints, manifests
 from ebbtide.checkpoints import InvalidCheckpoint
 
 
@@ -308,6 +308,27 @@ def test_a_checkpoint_may_be_as_deep_as_a_path_is_long(tmp_path: Path) -> None:
         publish(tmp_path, 1, step)
     assert checkpoints.retain(tmp_path, keep=2) == [published.path]
     assert not published.path.exists()
+
+
+def test_a_checkpoint_of_more_files_than_can_be_read_again_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = publish(tmp_path, 1, 10)
+    monkeypatch.setattr(manifests, "MANIFEST_BYTES", 2_000)
+
+    def write(directory: Path) -> None:
+        for number in range(20):
+            (directory / str(number)).touch()
+
+    with pytest.raises(OSError, match="20 files are too many for a checkpoint") as caught:
+        checkpoints.publish(tmp_path / "attempt-1", 20, write, job_id="7", attempt=1)
+    assert caught.value.errno == errno.EFBIG
+    assert os.listdir(tmp_path / "attempt-1") == [older.path.name]
+    (tmp_path / "attempt-2").mkdir()
+    write(tmp_path / "attempt-2")
+    with pytest.raises(OSError, match="20 files are too many for a checkpoint"):
+        checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=True)
+    assert checkpoints.newest_valid(tmp_path) == older
 
 
 def test_a_save_must_write_something_and_leave_the_manifest_to_us(tmp_path: Path) -> None:
