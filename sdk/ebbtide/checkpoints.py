@@ -159,10 +159,11 @@ def newest_valid(
     """Return the newest checkpoint that verifies, by attempt and then by step, or None if there is none.
 
     With `before_attempt` only earlier attempts count. A checkpoint whose save was cut short is passed over if an older
-    one is complete. Raises OSError for one that cannot be read for a reason that may pass, unless `skips_unreadable`.
+    one is complete. Raises OSError for one, or an attempt's directory, that cannot be read for a reason that may pass,
+    unless `skips_unreadable`; and in any case if the job's directory cannot be listed.
     """
     newest: Checkpoint | None = None
-    for found in _valid(_candidates(job_dir, before_attempt), skips_unreadable):
+    for found in _valid(_candidates(job_dir, before_attempt, skips_unreadable), skips_unreadable):
         if found.complete or not (newest or found).cut_short:
             return found
         newest = newest or found
@@ -178,23 +179,26 @@ def newest_valid_in(attempt_dir: Path) -> Checkpoint | None:
 
 
 def any_complete(job_dir: Path, before_attempt: int) -> bool:
-    """Return whether an attempt before this one left a complete checkpoint, by names and sizes; no data is read."""
-    for path in _candidates(job_dir, before_attempt):
+    """Return whether an attempt before this one left a complete checkpoint, by names and sizes; no data is read.
+
+    One that cannot be read does not count. Raises OSError if the job's directory cannot be listed.
+    """
+    for path in _candidates(job_dir, before_attempt, skips_unreadable=True):
         with contextlib.suppress(InvalidCheckpoint, OSError):
             if inspect(path).complete:
                 return True
     return False
 
 
-def newest_is_published(job_dir: Path, before_attempt: int) -> bool:
+def newest_is_published(job_dir: Path, before_attempt: int, *, skips_unreadable: bool = False) -> bool:
     """Return whether the newest checkpoint before this attempt was published through this module, not sealed.
 
-    One whose save was cut short does not count. No data is read.
+    One whose save was cut short does not count. No data is read. Raises OSError as `newest_valid` does.
     """
-    for path in _candidates(job_dir, before_attempt):
+    for path in _candidates(job_dir, before_attempt, skips_unreadable):
         if _STEP.fullmatch(path.name):
             return True
-        with contextlib.suppress(InvalidCheckpoint):
+        with contextlib.suppress(InvalidCheckpoint, *_passed_over(skips_unreadable)):
             if not manifests.read(path).cut_short:
                 return False
     return False
@@ -205,17 +209,19 @@ def last_attempt(job_dir: Path, before_attempt: int) -> int:
     return max((attempt for attempt, _ in _attempts(job_dir) if attempt < before_attempt), default=0)
 
 
-def unsealed(job_dir: Path, before_attempt: int) -> list[int]:
+def unsealed(job_dir: Path, before_attempt: int, *, skips_unreadable: bool = False) -> list[int]:
     """Return the attempts before this one that published nothing and were not sealed, newest first.
 
-    What is older than a checkpoint is left out, because nothing would be resumed from it.
+    What is older than a checkpoint is left out, because nothing would be resumed from it. Raises OSError as
+    `newest_valid` does.
     """
     found = []
     for attempt, attempt_dir in reversed(_attempts(job_dir)):
         if attempt < before_attempt:
-            if any(map(_claims, (attempt_dir, *_step_dirs(attempt_dir)))):
-                break
-            found.append(attempt)
+            with contextlib.suppress(*_passed_over(skips_unreadable)):
+                if any(map(_claims, (attempt_dir, *_step_dirs(attempt_dir)))):
+                    break
+                found.append(attempt)
     return found
 
 
@@ -296,21 +302,26 @@ def _is_alive(pid: int) -> bool:
 
 def _valid(paths: Iterable[Path], skips_unreadable: bool = False) -> Iterator[Checkpoint]:
     for path in paths:
-        with contextlib.suppress(InvalidCheckpoint, *([OSError] if skips_unreadable else [])):
+        with contextlib.suppress(InvalidCheckpoint, *_passed_over(skips_unreadable)):
             yield verify(path)
 
 
-def _candidates(job_dir: Path, before_attempt: int | None = None) -> Iterator[Path]:
+def _passed_over(skips_unreadable: bool) -> tuple[type[OSError], ...]:
+    return (OSError,) if skips_unreadable else ()
+
+
+def _candidates(job_dir: Path, before_attempt: int | None = None, skips_unreadable: bool = False) -> Iterator[Path]:
     """Yield every directory that claims to be a checkpoint, newest first.
 
     A MANIFEST.json beside published checkpoints is the script's own: their attempt's directory is none.
     """
     for attempt, attempt_dir in reversed(_attempts(job_dir)):
         if before_attempt is None or attempt < before_attempt:
-            steps = _step_dirs(attempt_dir)
-            yield from steps
-            if _claims(attempt_dir) and not any(map(_claims, steps)):
-                yield attempt_dir
+            with contextlib.suppress(*_passed_over(skips_unreadable)):
+                steps = _step_dirs(attempt_dir)
+                yield from steps
+                if _claims(attempt_dir) and not any(map(_claims, steps)):
+                    yield attempt_dir
 
 
 def _claims(directory: Path) -> bool:

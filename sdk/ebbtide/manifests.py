@@ -18,7 +18,10 @@ MANIFEST_BYTES = 64 * 1024 * 1024
 _OWN_DIGEST = "manifest_sha256"
 # Why a file that is missing, a link, a pipe, a device or too large cannot be read; this does not pass.
 _DAMAGE = frozenset(
-    (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EFBIG, errno.ENAMETOOLONG)
+    (
+        *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV),
+        *(errno.EFBIG, errno.E2BIG, errno.ENAMETOOLONG),
+    )
 )
 
 
@@ -105,7 +108,7 @@ def read(path: Path) -> Manifest:
 
 
 def unreadable(path: Path, error: OSError) -> InvalidCheckpoint | OSError:
-    """Return what to raise for a file of a checkpoint that cannot be read; the message names the file.
+    """Return what to raise for a file or directory of a checkpoint that cannot be read; the message names it.
 
     InvalidCheckpoint says that the file itself is the reason. Any other reason, such as EIO, ESTALE or EACCES, may pass
     or be another one on another node, and stays an OSError.
