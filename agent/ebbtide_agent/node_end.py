@@ -59,7 +59,7 @@ class NodeEnd:
         self.look_for_notice()
 
     def announce(self, until: float, owner: str) -> None:
-        """Have the next look find that the node ends then, where no notice can say so. A later notice holds before it."""
+        """Have the next look find that the node ends then, where no notice can say so. A later notice goes first."""
         self._announced = self._loan(until, owner)
         if self._notice_file is not None:
             with suppress(OSError):
