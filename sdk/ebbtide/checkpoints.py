@@ -18,13 +18,13 @@ import secrets
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ebbtide import manifests, regular, trees
 from ebbtide.manifests import MANIFEST as MANIFEST
+from ebbtide.manifests import Content, Manifest
 from ebbtide.manifests import File as File
 from ebbtide.manifests import InvalidCheckpoint as InvalidCheckpoint
-from ebbtide.manifests import Manifest
 
 _BUFFER_BYTES = 256 * 1024
 _ATTEMPT = re.compile(r"attempt-(\d+)")
@@ -74,10 +74,10 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
         write(draft)
         if regular.is_there(draft / MANIFEST):
             raise ValueError(f"a checkpoint must not contain a file named {MANIFEST}")
-        files = _record_files(draft)
-        if not files:
+        content = _record(draft)
+        if not content.files:
             raise ValueError("the save function wrote no file into the directory that it was given")
-        manifest = manifests.describe(job_id, attempt, step, True, "sdk", files)
+        manifest = manifests.describe(job_id, attempt, step, True, "sdk", content)
         _write_durably(draft / MANIFEST, manifests.encoded(manifest))
         _sync(draft)
         path = _place(draft, attempt_dir, step)
@@ -86,7 +86,7 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
         raise
     _sync(attempt_dir)
     _sync(attempt_dir.parent)
-    return Checkpoint(path, step, attempt, sum(file.bytes for file in files), True)
+    return Checkpoint(path, step, attempt, sum(file.bytes for file in content.files), True)
 
 
 def inspect(path: Path) -> Checkpoint:
@@ -136,15 +136,21 @@ def remove_other_copies(job_dir: Path, kept: Path) -> None:
 def publish_copy(path: Path) -> Checkpoint:
     """Publish the copy in `copy_of(path)` as `path`, whole and durable, in place of what was there, and return it.
 
-    The caller has just computed the digests of all files; names and sizes are compared once more. Raises
-    InvalidCheckpoint if they differ, and OSError if the copy cannot be made durable.
+    The caller has just computed the digests of all files; names and sizes are compared once more, and what the manifest
+    says of links and of folders without files is made. Raises InvalidCheckpoint if they differ, and OSError if the copy
+    cannot be made durable.
     """
     draft = copy_of(path)
-    inspect(draft)
+    manifest = manifests.read(draft)
+    _compare_sizes(draft, manifest)
+    for name in manifest.content.folders:
+        (draft / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     for folder in trees.walk(draft):
         for name in folder.files:
             _sync_file(name, folder.descriptor)
         os.fsync(folder.descriptor)
+    for name, target in manifest.content.links:
+        _link(draft / name, target)
     if regular.is_there(path):
         _remove(path)
     draft.rename(path)
@@ -231,15 +237,15 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
     Call it after the attempt's last process has ended. `complete` says that no process was killed, `cut_short` that the
     last save did not finish. A second call returns the same checkpoint. Returns None if there is nothing to seal, if
     checkpoints were published in the directory, or if it holds a MANIFEST.json that does not match its files. Symbolic
-    links are neither followed nor listed.
+    links are not followed.
     """
     if not regular.is_folder(attempt_dir) or any(_claims(path) for path in _step_dirs(attempt_dir)):
         return None
     if not _claims(attempt_dir):
-        files = _record_files(attempt_dir, ignore=(*_DRAFTS, f".{MANIFEST}"))
-        if not files:
+        content = _record(attempt_dir, ignore=(*_DRAFTS, f".{MANIFEST}"))
+        if not content.files:
             return None
-        manifest = manifests.describe(job_id, attempt, None, complete, "supervisor", files)
+        manifest = manifests.describe(job_id, attempt, None, complete, "supervisor", content)
         if cut_short:
             manifest["complete"] = False
         draft = attempt_dir / f".{MANIFEST}"
@@ -370,18 +376,26 @@ def _place(draft: Path, attempt_dir: Path, step: int) -> Path:
             return path
 
 
-def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[File]:
+def _record(root: Path, ignore: tuple[str, ...] = ()) -> Content:
     """Digest every regular file below `root` and make it durable, except top-level names that start with `ignore`."""
-    records = []
+    files, links, folders = list[File](), list[tuple[str, str]](), list[str]()
     for folder in trees.walk(root):
         if not folder.path:
             folder.folders[:] = [name for name in folder.folders if not name.startswith(ignore)]
             folder.files[:] = [name for name in folder.files if not name.startswith(ignore)]
         else:
             os.fsync(folder.descriptor)
-        facts = ((name, os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)) for name in folder.files)
-        records += [_record_file(folder, name) for name, found in facts if stat.S_ISREG(found.st_mode)]
-    return records
+        before = len(files)
+        for name in folder.files:
+            mode = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
+            if stat.S_ISREG(mode):
+                files.append(_record_file(folder, name))
+            elif stat.S_ISLNK(mode):
+                links.append((folder.below(name), os.readlink(name, dir_fd=folder.descriptor)))
+        if folder.path and len(files) == before and not folder.folders:
+            folders.append(folder.path)
+    inside = (link for link in links if manifests.leads_inside(PurePosixPath(link[0]), link[1]))
+    return Content(tuple(files), tuple(inside), tuple(folders))
 
 
 def _record_file(folder: trees.Folder, name: str) -> File:
@@ -457,6 +471,12 @@ def _write_durably(path: Path, content: bytes) -> None:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _link(path: Path, target: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.symlink_to(target)
+    _sync(path.parent)
 
 
 def _sync_file(name: str, directory: int) -> None:

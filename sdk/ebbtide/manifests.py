@@ -39,6 +39,19 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """What is in a checkpoint's directory, by paths relative to that.
+
+    Of links, those are named that lead to a place in the directory, each with what it holds, and of folders, those
+    without files. Nobody verifies either: they are there for a copy.
+    """
+
+    files: tuple[File, ...]
+    links: tuple[tuple[str, str], ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a manifest says of its checkpoint."""
 
@@ -46,13 +59,18 @@ class Manifest:
     attempt: int
     complete: bool
     cut_short: bool
-    files: tuple[File, ...]
+    content: Content
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return self.content.files
 
 
 def describe(
-    job_id: str, attempt: int, step: int | None, complete: bool, sealed_by: str, files: list[File]
+    job_id: str, attempt: int, step: int | None, complete: bool, sealed_by: str, content: Content
 ) -> dict[str, Any]:
-    """Return the content of a manifest."""
+    """Return what a manifest says."""
+    rest = {"links": dict(content.links), "folders": list(content.folders)}
     return {
         "format": FORMAT,
         "job_id": job_id,
@@ -60,8 +78,9 @@ def describe(
         "step": step,
         "complete": True if complete else "unknown",
         "sealed_by": sealed_by,
-        "files": [asdict(file) for file in files],
+        "files": [asdict(file) for file in content.files],
         "created_at": time.time(),
+        **{name: found for name, found in rest.items() if found},
     }
 
 
@@ -91,7 +110,9 @@ def read(path: Path) -> Manifest:
         files = tuple(File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
         step = None if raw["step"] is None else int(raw["step"])
         complete, cut_short = raw["complete"] is True, raw["complete"] is False
-        manifest = Manifest(step, int(raw["attempt"]), complete, cut_short, files)
+        links = tuple((str(path), str(target)) for path, target in raw.get("links", {}).items())
+        content = Content(files, links, tuple(map(str, raw.get("folders", ()))))
+        manifest = Manifest(step, int(raw["attempt"]), complete, cut_short, content)
     except FileNotFoundError as error:
         raise InvalidCheckpoint(f"{path}: no {MANIFEST}") from error
     except OSError as error:
@@ -100,11 +121,31 @@ def read(path: Path) -> Manifest:
         raise InvalidCheckpoint(f"{path / MANIFEST}: not a manifest: {error!r}") from error
     if not files:
         raise InvalidCheckpoint(f"{path / MANIFEST}: lists no file")
-    for file in files:
-        relative = PurePosixPath(file.path)
-        if relative.is_absolute() or ".." in relative.parts or "\0" in file.path:
-            raise InvalidCheckpoint(f"{path / MANIFEST}: {file.path!r} leaves the checkpoint")
+    if (leaving := _leaving(content)) is not None:
+        raise InvalidCheckpoint(f"{path / MANIFEST}: {leaving!r} leaves the checkpoint")
     return manifest
+
+
+def _leaving(content: Content) -> str | None:
+    """Return a path that is not below the checkpoint, or may not be once its links are there; None if there is none."""
+    links = {PurePosixPath(path): target for path, target in content.links}
+    others = [PurePosixPath(path) for path in (*(file.path for file in content.files), *content.folders)]
+    for path in (*others, *links):
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in str(path):
+            return str(path)
+        if links and not links.keys().isdisjoint(path.parents):
+            return str(path)
+    if links and not links.keys().isdisjoint(others):
+        return str(next(path for path in others if path in links))
+    return next((str(path) for path, target in links.items() if not leads_inside(path, target)), None)
+
+
+def leads_inside(link: PurePosixPath, target: str) -> bool:
+    """Return whether a link at this path below a directory leads to another place below it, whatever others lead to."""
+    words = PurePosixPath(target).parts
+    ups = next((index for index, word in enumerate(words) if word != ".."), len(words))
+    is_relative = words[:1] != ("/",) and words[:1] != ("//",) and "\0" not in target
+    return bool(words) and is_relative and ups < len(link.parts) and ".." not in words[ups:]
 
 
 def unreadable(path: Path, error: OSError) -> InvalidCheckpoint | OSError:

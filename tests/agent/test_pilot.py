@@ -195,8 +195,8 @@ async def test_a_pilot_on_a_full_disk_says_when_its_node_ends_and_waits_for_its_
     while not lending.telemetry.leaving:
         assert not serving.done()
         await asyncio.sleep(0.01)
-    assert (lending.end.own.owner, lending.end.until) == ("ann", lending.until)
-    assert not serving.done()
+    assert lending.end.own.owner == "ann"
+    assert 60 < lending.end.until - time.time() <= 120
     lending.left = []
     assert await serving == []
 

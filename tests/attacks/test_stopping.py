@@ -238,7 +238,7 @@ async def test_an_attempt_that_is_to_leave_its_gpu_when_it_has_ended_already_kee
     async with agent() as node:
         await node.launch(python(waits))
         await node.running(line="up")
-        [job] = node.jobs()
+        job = Identity.of(node.status().pid)
         with hung(directory_of(node), deeply=True):  # so that nobody can seal it
             (disk / "go").touch()
             await node.until(lambda: not job.is_alive())

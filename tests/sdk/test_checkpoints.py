@@ -130,6 +130,50 @@ def test_a_manifest_cannot_point_outside_its_checkpoint(tmp_path: Path, name: st
         checkpoints.verify(path)
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"links": {"a": "/etc"}},
+        {"links": {"a": "//etc"}},
+        {"links": {"a": "../other"}},
+        {"links": {"a": "."}},
+        {"links": {"a": "b/../.."}},
+        {"links": {"a/b": "../../other"}},
+        {"links": {"/tmp/a": "b"}},
+        {"links": {"../a": "b"}},
+        {"links": {"": "b"}},
+        {"links": {"a": "shards", "a/b": "c"}},
+        {"links": {"shards": "a"}},
+        {"links": {"state.txt": "shards/0.bin"}},
+        {"links": {"a": "shards"}, "folders": ["a/b"]},
+        {"links": {"a": "shards"}, "folders": ["a"]},
+        {"folders": ["../a"]},
+        {"folders": ["/tmp/a"]},
+        {"folders": [""]},
+    ],
+    ids=str,
+)
+def test_no_link_and_no_folder_of_a_manifest_leads_out_of_its_checkpoint(
+    tmp_path: Path, rest: dict[str, object]
+) -> None:
+    path = publish(tmp_path, 1, 10).path
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    del manifest["manifest_sha256"]
+    (path / "MANIFEST.json").write_text(json.dumps(manifest | rest))
+    with pytest.raises(InvalidCheckpoint, match="leaves the checkpoint"):
+        checkpoints.verify(path)
+
+
+@pytest.mark.parametrize("rest", [{"links": ["a"]}, {"links": 7}, {"folders": 7}], ids=str)
+def test_a_manifest_with_links_or_folders_that_are_none_is_invalid(tmp_path: Path, rest: dict[str, object]) -> None:
+    path = publish(tmp_path, 1, 10).path
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    del manifest["manifest_sha256"]
+    (path / "MANIFEST.json").write_text(json.dumps(manifest | rest))
+    with pytest.raises(InvalidCheckpoint, match="not a manifest"):
+        checkpoints.verify(path)
+
+
 def test_a_save_that_fails_publishes_nothing_and_leaves_no_litter(tmp_path: Path) -> None:
     older = publish(tmp_path, 1, 10)
 
