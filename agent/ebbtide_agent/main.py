@@ -158,9 +158,9 @@ def _only_agent(node_dir: Path) -> Iterator[None]:
             holder = os.pread(handle, 32, 0).decode().strip() or "unknown"
             raise CannotRun(f"an agent already runs on {node_dir} (pid {holder})")
         with _logged_if_full("agent-lock-not-filled"):
-            holder = f"{os.getpid()}\n".encode()
-            os.pwrite(handle, holder, 0)  # in the file's own room, because there may be no other
-            os.ftruncate(handle, len(holder))
+            line = f"{os.getpid()}\n".encode()
+            os.pwrite(handle, line, 0)  # in the file's own room, because there may be no other
+            os.ftruncate(handle, len(line))
         yield
     finally:
         os.close(handle)

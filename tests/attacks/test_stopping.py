@@ -238,10 +238,9 @@ async def test_an_attempt_that_is_to_leave_its_gpu_when_it_has_ended_already_kee
     async with agent() as node:
         await node.launch(python(waits))
         await node.running(line="up")
-        job = Identity.of(node.status().pid)
-        with hung(directory_of(node), deeply=True):  # so that nobody can seal it
+        with hung(directory_of(node), deeply=True) as taken:
             (disk / "go").touch()
-            await node.until(lambda: not job.is_alive())
+            await node.until(lambda: bool(taken))  # who asks is to seal it
             await node.attempts.swap("1", 1, 0.5, 0)
             status = await node.end()
         assert (status.lost, status.exit.exit_code, status.exit.killed) == (False, 0, False)

@@ -186,7 +186,7 @@ def pass_on(running: dict[int, int], index: int | None) -> None:
     """
     with open("/proc/self/comm", "w") as file:
         file.write(NAME)
-    times = dict.fromkeys(STOP_SIGNALS, 0)
+    times: dict[int, int] = dict.fromkeys(STOP_SIGNALS, 0)
 
     def forward(signum: int, _: object) -> None:
         for pid in list(running):
