@@ -42,7 +42,7 @@ from ebbtide_agent.gpu_use.idle_use import IdleMemory
 from ebbtide_agent.gpu_use.telemetry import Telemetry
 from ebbtide_agent.gpu_use.unused_sessions import UnusedSessions
 from ebbtide_agent.gpu_use.watchdog import Watchdog
-from ebbtide_agent.jsonfile import write_json
+from ebbtide_agent.jsonfile import DISK_FULL, write_json
 from ebbtide_agent.link import joined, membership
 from ebbtide_agent.link.credentials import Credentials
 from ebbtide_agent.link.endpoint import Endpoint, local_master, parse_endpoint
@@ -157,11 +157,24 @@ def _only_agent(node_dir: Path) -> Iterator[None]:
         if not locked(handle):
             holder = os.pread(handle, 32, 0).decode().strip() or "unknown"
             raise CannotRun(f"an agent already runs on {node_dir} (pid {holder})")
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        with _logged_if_full("agent-lock-not-filled"):
+            line = f"{os.getpid()}\n".encode()
+            os.pwrite(handle, line, 0)  # in the file's own room, because there may be no other
+            os.ftruncate(handle, len(line))
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _logged_if_full(event: str) -> Iterator[None]:
+    """Log and pass over that there is no room on the disk, so that what fills it can be stopped; raise other errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        log.error("event=%s error=%r", event, str(error))
 
 
 async def _serve(
@@ -332,4 +345,5 @@ def _announce(path: Path, name: str, gpu_backend: str) -> None:
     me = Identity.of(os.getpid())
     assert me is not None
     facts = {"node": name, "started_at": time.time(), "gpu_backend": gpu_backend}
-    write_json(path, asdict(me) | facts | {"cpu_limits": limits.cpus_are(), "mem_limits": limits.memory_is()})
+    with _logged_if_full("agent-not-announced"):
+        write_json(path, asdict(me) | facts | {"cpu_limits": limits.cpus_are(), "mem_limits": limits.memory_is()})

@@ -49,6 +49,7 @@ class NodeEnd:
     def __init__(self, said: agent_pb2.Loan | None = None, notice_file: Path | None = None) -> None:
         """`notice_file` is where `ebb node leave --ends-in` on this machine leaves its notice."""
         self._said = said
+        self._announced: agent_pb2.Loan | None = None  # by this agent itself, without a notice
         self._notice_file = notice_file
         self.own = said  # what this agent says of the end: what was announced on this machine last; None: it stays
         self.until = None if said is None else said.until  # in Unix seconds, by the last word; None: it stays
@@ -57,21 +58,30 @@ class NodeEnd:
         self._asked = set[tuple[Leaving, float]]()
         self.look_for_notice()
 
+    def announce(self, until: float, owner: str) -> None:
+        """Have the next look find that the node ends then, where no notice can say so. A later notice goes first."""
+        self._announced = self._loan(until, owner)
+        if self._notice_file is not None:
+            with suppress(OSError):
+                self._notice_file.unlink()
+
     def look_for_notice(self) -> bool:
         """Take in what was announced on this machine since its boot. Return whether there is a new notice."""
-        content, own = None, self._said
+        content, own = None, self._announced or self._said
         with suppress(OSError, ValueError):
             content = None if self._notice_file is None else read_json(self._notice_file)
         content = content if content is not None and content.get("boot_id") == boot_id() else {}
         until = content.get("until")
         if isinstance(until, int | float):
-            owner = str(content.get("owner", "")) if self._said is None else self._said.owner
-            own = agent_pb2.Loan(until=until, owner=owner)
+            own = self._loan(until, str(content.get("owner", "")))
         if own == self.own:
             return False
         self.own = own
         self.hear(None)
         return own is not self._said
+
+    def _loan(self, until: float, owner: str) -> agent_pb2.Loan:
+        return agent_pb2.Loan(until=until, owner=owner if self._said is None else self._said.owner)
 
     def hear(self, until: float | None) -> None:
         """Take in what the master was told of the end; None: what this agent says holds."""

@@ -12,21 +12,19 @@ import contextlib
 import errno
 import hashlib
 import io
-import json
 import os
 import re
 import secrets
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
 
 from ebbtide import manifests, regular, trees
 from ebbtide.manifests import MANIFEST as MANIFEST
+from ebbtide.manifests import Content, Manifest
 from ebbtide.manifests import File as File
 from ebbtide.manifests import InvalidCheckpoint as InvalidCheckpoint
-from ebbtide.manifests import Manifest
 
 _BUFFER_BYTES = 256 * 1024
 _ATTEMPT = re.compile(r"attempt-(\d+)")
@@ -62,9 +60,10 @@ def possible() -> bool:
 def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, job_id: str, attempt: int) -> Checkpoint:
     """Let `write` fill an empty directory, publish it whole and durable as the attempt's checkpoint, and return that.
 
-    Raises what `write` raises, OSError on a full disk, and ValueError if `step` is negative or `write` left no file or
-    one named MANIFEST.json. Nothing is published then, and older checkpoints stay untouched. If a step is published
-    twice, both checkpoints stay, the second as `step-<12 digits>.1`, so that a valid one exists at every moment.
+    Raises what `write` raises, OSError on a full disk or for too many files, and ValueError if `step` is negative or
+    `write` left no file or one named MANIFEST.json. Nothing is published then, and older checkpoints stay untouched. If
+    a step is published twice, both checkpoints stay, the second as `step-<12 digits>.1`, so that a valid one exists at
+    every moment.
     """
     if step < 0:
         raise ValueError(f"step must not be negative, got {step}")
@@ -73,13 +72,13 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
     draft.mkdir()
     try:
         write(draft)
-        if (draft / MANIFEST).exists():
+        if regular.is_there(draft / MANIFEST):
             raise ValueError(f"a checkpoint must not contain a file named {MANIFEST}")
-        files = _record_files(draft)
-        if not files:
+        content = _record(draft)
+        if not content.files:
             raise ValueError("the save function wrote no file into the directory that it was given")
-        manifest = manifests.describe(job_id, attempt, step, True, "sdk", files)
-        _write_durably(draft / MANIFEST, manifests.digested(manifest))
+        manifest = manifests.describe(job_id, attempt, step, True, "sdk", content)
+        _write_durably(draft / MANIFEST, manifests.encoded(manifest))
         _sync(draft)
         path = _place(draft, attempt_dir, step)
     except BaseException:
@@ -87,7 +86,7 @@ def publish(attempt_dir: Path, step: int, write: Callable[[Path], object], *, jo
         raise
     _sync(attempt_dir)
     _sync(attempt_dir.parent)
-    return Checkpoint(path, step, attempt, sum(file.bytes for file in files), True)
+    return Checkpoint(path, step, attempt, sum(file.bytes for file in content.files), True)
 
 
 def inspect(path: Path) -> Checkpoint:
@@ -137,16 +136,22 @@ def remove_other_copies(job_dir: Path, kept: Path) -> None:
 def publish_copy(path: Path) -> Checkpoint:
     """Publish the copy in `copy_of(path)` as `path`, whole and durable, in place of what was there, and return it.
 
-    The caller has just computed the digests of all files; names and sizes are compared once more. Raises
-    InvalidCheckpoint if they differ, and OSError if the copy cannot be made durable.
+    The caller has just computed the digests of all files; names and sizes are compared once more, and what the manifest
+    says of links and of folders without files is made. Raises InvalidCheckpoint if they differ, and OSError if the copy
+    cannot be made durable.
     """
     draft = copy_of(path)
-    inspect(draft)
+    manifest = manifests.read(draft)
+    _compare_sizes(draft, manifest)
+    for name in manifest.content.folders:
+        (draft / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     for folder in trees.walk(draft):
         for name in folder.files:
             _sync_file(name, folder.descriptor)
         os.fsync(folder.descriptor)
-    if path.exists():
+    for name, target in manifest.content.links:
+        _link(draft / name, target)
+    if regular.is_there(path):
         _remove(path)
     draft.rename(path)
     _sync(path.parent)
@@ -160,10 +165,11 @@ def newest_valid(
     """Return the newest checkpoint that verifies, by attempt and then by step, or None if there is none.
 
     With `before_attempt` only earlier attempts count. A checkpoint whose save was cut short is passed over if an older
-    one is complete. Raises OSError for one that cannot be read for a reason that may pass, unless `skips_unreadable`.
+    one is complete. Raises OSError for one, or an attempt's directory, that cannot be read for a reason that may pass,
+    unless `skips_unreadable`; and in any case if the job's directory cannot be listed.
     """
     newest: Checkpoint | None = None
-    for found in _valid(_candidates(job_dir, before_attempt), skips_unreadable):
+    for found in _valid(_candidates(job_dir, before_attempt, skips_unreadable), skips_unreadable):
         if found.complete or not (newest or found).cut_short:
             return found
         newest = newest or found
@@ -179,23 +185,26 @@ def newest_valid_in(attempt_dir: Path) -> Checkpoint | None:
 
 
 def any_complete(job_dir: Path, before_attempt: int) -> bool:
-    """Return whether an attempt before this one left a complete checkpoint, by names and sizes; no data is read."""
-    for path in _candidates(job_dir, before_attempt):
+    """Return whether an attempt before this one left a complete checkpoint, by names and sizes; no data is read.
+
+    One that cannot be read does not count. Raises OSError if the job's directory cannot be listed.
+    """
+    for path in _candidates(job_dir, before_attempt, skips_unreadable=True):
         with contextlib.suppress(InvalidCheckpoint, OSError):
             if inspect(path).complete:
                 return True
     return False
 
 
-def newest_is_published(job_dir: Path, before_attempt: int) -> bool:
+def newest_is_published(job_dir: Path, before_attempt: int, *, skips_unreadable: bool = False) -> bool:
     """Return whether the newest checkpoint before this attempt was published through this module, not sealed.
 
-    One whose save was cut short does not count. No data is read.
+    One whose save was cut short does not count. No data is read. Raises OSError as `newest_valid` does.
     """
-    for path in _candidates(job_dir, before_attempt):
+    for path in _candidates(job_dir, before_attempt, skips_unreadable):
         if _STEP.fullmatch(path.name):
             return True
-        with contextlib.suppress(InvalidCheckpoint):
+        with contextlib.suppress(InvalidCheckpoint, *_passed_over(skips_unreadable)):
             if not manifests.read(path).cut_short:
                 return False
     return False
@@ -206,17 +215,19 @@ def last_attempt(job_dir: Path, before_attempt: int) -> int:
     return max((attempt for attempt, _ in _attempts(job_dir) if attempt < before_attempt), default=0)
 
 
-def unsealed(job_dir: Path, before_attempt: int) -> list[int]:
+def unsealed(job_dir: Path, before_attempt: int, *, skips_unreadable: bool = False) -> list[int]:
     """Return the attempts before this one that published nothing and were not sealed, newest first.
 
-    What is older than a checkpoint is left out, because nothing would be resumed from it.
+    What is older than a checkpoint is left out, because nothing would be resumed from it. Raises OSError as
+    `newest_valid` does.
     """
     found = []
     for attempt, attempt_dir in reversed(_attempts(job_dir)):
         if attempt < before_attempt:
-            if any(map(_claims, (attempt_dir, *_step_dirs(attempt_dir)))):
-                break
-            found.append(attempt)
+            with contextlib.suppress(*_passed_over(skips_unreadable)):
+                if any(map(_claims, (attempt_dir, *_step_dirs(attempt_dir)))):
+                    break
+                found.append(attempt)
     return found
 
 
@@ -226,19 +237,19 @@ def seal(attempt_dir: Path, *, job_id: str, attempt: int, complete: bool, cut_sh
     Call it after the attempt's last process has ended. `complete` says that no process was killed, `cut_short` that the
     last save did not finish. A second call returns the same checkpoint. Returns None if there is nothing to seal, if
     checkpoints were published in the directory, or if it holds a MANIFEST.json that does not match its files. Symbolic
-    links are neither followed nor listed.
+    links are not followed.
     """
-    if not attempt_dir.is_dir() or any(_claims(path) for path in _step_dirs(attempt_dir)):
+    if not regular.is_folder(attempt_dir) or any(_claims(path) for path in _step_dirs(attempt_dir)):
         return None
-    if not (attempt_dir / MANIFEST).exists():
-        files = _record_files(attempt_dir, ignore=(*_DRAFTS, f".{MANIFEST}"))
-        if not files:
+    if not _claims(attempt_dir):
+        content = _record(attempt_dir, ignore=(*_DRAFTS, f".{MANIFEST}"))
+        if not content.files:
             return None
-        manifest = manifests.describe(job_id, attempt, None, complete, "supervisor", files)
+        manifest = manifests.describe(job_id, attempt, None, complete, "supervisor", content)
         if cut_short:
             manifest["complete"] = False
         draft = attempt_dir / f".{MANIFEST}"
-        _write_durably(draft, manifests.digested(manifest))
+        _write_durably(draft, manifests.encoded(manifest))
         draft.rename(attempt_dir / MANIFEST)
         _sync(attempt_dir)
         _sync(attempt_dir.parent)
@@ -297,26 +308,31 @@ def _is_alive(pid: int) -> bool:
 
 def _valid(paths: Iterable[Path], skips_unreadable: bool = False) -> Iterator[Checkpoint]:
     for path in paths:
-        with contextlib.suppress(InvalidCheckpoint, *([OSError] if skips_unreadable else [])):
+        with contextlib.suppress(InvalidCheckpoint, *_passed_over(skips_unreadable)):
             yield verify(path)
 
 
-def _candidates(job_dir: Path, before_attempt: int | None = None) -> Iterator[Path]:
+def _passed_over(skips_unreadable: bool) -> tuple[type[OSError], ...]:
+    return (OSError,) if skips_unreadable else ()
+
+
+def _candidates(job_dir: Path, before_attempt: int | None = None, skips_unreadable: bool = False) -> Iterator[Path]:
     """Yield every directory that claims to be a checkpoint, newest first.
 
     A MANIFEST.json beside published checkpoints is the script's own: their attempt's directory is none.
     """
     for attempt, attempt_dir in reversed(_attempts(job_dir)):
         if before_attempt is None or attempt < before_attempt:
-            steps = _step_dirs(attempt_dir)
-            yield from steps
-            if _claims(attempt_dir) and not any(map(_claims, steps)):
-                yield attempt_dir
+            with contextlib.suppress(*_passed_over(skips_unreadable)):
+                steps = _step_dirs(attempt_dir)
+                yield from steps
+                if _claims(attempt_dir) and not any(map(_claims, steps)):
+                    yield attempt_dir
 
 
 def _claims(directory: Path) -> bool:
-    """Return whether the directory has a manifest, as one that was published or sealed has."""
-    return (directory / MANIFEST).exists()
+    """Return whether the directory has a manifest, as one that was published or sealed has. Raises OSError."""
+    return regular.is_there(directory / MANIFEST)
 
 
 def _attempts(job_dir: Path) -> list[tuple[int, Path]]:
@@ -360,18 +376,26 @@ def _place(draft: Path, attempt_dir: Path, step: int) -> Path:
             return path
 
 
-def _record_files(root: Path, ignore: tuple[str, ...] = ()) -> list[File]:
+def _record(root: Path, ignore: tuple[str, ...] = ()) -> Content:
     """Digest every regular file below `root` and make it durable, except top-level names that start with `ignore`."""
-    records = []
+    files, links, folders = list[File](), list[tuple[str, str]](), list[str]()
     for folder in trees.walk(root):
         if not folder.path:
             folder.folders[:] = [name for name in folder.folders if not name.startswith(ignore)]
             folder.files[:] = [name for name in folder.files if not name.startswith(ignore)]
         else:
             os.fsync(folder.descriptor)
-        facts = ((name, os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)) for name in folder.files)
-        records += [_record_file(folder, name) for name, found in facts if stat.S_ISREG(found.st_mode)]
-    return records
+        before = len(files)
+        for name in folder.files:
+            mode = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
+            if stat.S_ISREG(mode):
+                files.append(_record_file(folder, name))
+            elif stat.S_ISLNK(mode):
+                links.append((folder.below(name), os.readlink(name, dir_fd=folder.descriptor)))
+        if folder.path and len(files) == before and not folder.folders:
+            folders.append(folder.path)
+    inside = (link for link in links if manifests.leads_inside(PurePosixPath(link[0]), link[1]))
+    return Content(tuple(files), tuple(inside), tuple(folders))
 
 
 def _record_file(folder: trees.Folder, name: str) -> File:
@@ -435,18 +459,24 @@ def _discard(draft: Path) -> None:
 
 
 def _create(directory: Path) -> None:
-    if directory.is_dir():
+    if regular.is_folder(directory):
         return
     _create(directory.parent)
     directory.mkdir(exist_ok=True)
     _sync(directory.parent)
 
 
-def _write_durably(path: Path, content: dict[str, Any]) -> None:
-    with open(regular.create(path), "w", encoding="ascii") as stream:
-        json.dump(content, stream)
+def _write_durably(path: Path, content: bytes) -> None:
+    with open(regular.create(path), "wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _link(path: Path, target: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.symlink_to(target)
+    _sync(path.parent)
 
 
 def _sync_file(name: str, directory: int) -> None:

@@ -18,7 +18,10 @@ MANIFEST_BYTES = 64 * 1024 * 1024
 _OWN_DIGEST = "manifest_sha256"
 # Why a file that is missing, a link, a pipe, a device or too large cannot be read; this does not pass.
 _DAMAGE = frozenset(
-    (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EFBIG, errno.ENAMETOOLONG)
+    (
+        *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV),
+        *(errno.EFBIG, errno.E2BIG, errno.ENAMETOOLONG),
+    )
 )
 
 
@@ -36,6 +39,19 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """What is in a checkpoint's directory, by paths relative to that.
+
+    Of links, those are named that lead to a place in the directory, each with what it holds, and of folders, those
+    without files. Nobody verifies either: they are there for a copy.
+    """
+
+    files: tuple[File, ...]
+    links: tuple[tuple[str, str], ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a manifest says of its checkpoint."""
 
@@ -43,13 +59,18 @@ class Manifest:
     attempt: int
     complete: bool
     cut_short: bool
-    files: tuple[File, ...]
+    content: Content
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return self.content.files
 
 
 def describe(
-    job_id: str, attempt: int, step: int | None, complete: bool, sealed_by: str, files: list[File]
+    job_id: str, attempt: int, step: int | None, complete: bool, sealed_by: str, content: Content
 ) -> dict[str, Any]:
-    """Return the content of a manifest."""
+    """Return what a manifest says."""
+    rest = {"links": dict(content.links), "folders": list(content.folders)}
     return {
         "format": FORMAT,
         "job_id": job_id,
@@ -57,14 +78,24 @@ def describe(
         "step": step,
         "complete": True if complete else "unknown",
         "sealed_by": sealed_by,
-        "files": [asdict(file) for file in files],
+        "files": [asdict(file) for file in content.files],
         "created_at": time.time(),
+        **{name: found for name, found in rest.items() if found},
     }
 
 
 def digested(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest with a digest of itself, because nothing else would notice a flipped bit in `step`."""
     return manifest | {_OWN_DIGEST: hashlib.sha256(json.dumps(manifest).encode()).hexdigest()}
+
+
+def encoded(manifest: dict[str, Any]) -> bytes:
+    """Return the manifest's file, with a digest of itself. Raises OSError if it would be too large to be read."""
+    content = json.dumps(digested(manifest)).encode()
+    if len(content) > MANIFEST_BYTES:
+        files, size = len(manifest["files"]), f"{len(content)} bytes, above {MANIFEST_BYTES}"
+        raise OSError(errno.EFBIG, f"{files} files are too many for a checkpoint: its {MANIFEST} would have {size}")
+    return content
 
 
 def read(path: Path) -> Manifest:
@@ -79,7 +110,9 @@ def read(path: Path) -> Manifest:
         files = tuple(File(str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in raw["files"])
         step = None if raw["step"] is None else int(raw["step"])
         complete, cut_short = raw["complete"] is True, raw["complete"] is False
-        manifest = Manifest(step, int(raw["attempt"]), complete, cut_short, files)
+        links = tuple((str(path), str(target)) for path, target in raw.get("links", {}).items())
+        content = Content(files, links, tuple(map(str, raw.get("folders", ()))))
+        manifest = Manifest(step, int(raw["attempt"]), complete, cut_short, content)
     except FileNotFoundError as error:
         raise InvalidCheckpoint(f"{path}: no {MANIFEST}") from error
     except OSError as error:
@@ -88,15 +121,35 @@ def read(path: Path) -> Manifest:
         raise InvalidCheckpoint(f"{path / MANIFEST}: not a manifest: {error!r}") from error
     if not files:
         raise InvalidCheckpoint(f"{path / MANIFEST}: lists no file")
-    for file in files:
-        relative = PurePosixPath(file.path)
-        if relative.is_absolute() or ".." in relative.parts or "\0" in file.path:
-            raise InvalidCheckpoint(f"{path / MANIFEST}: {file.path!r} leaves the checkpoint")
+    if (leaving := _leaving(content)) is not None:
+        raise InvalidCheckpoint(f"{path / MANIFEST}: {leaving!r} leaves the checkpoint")
     return manifest
 
 
+def _leaving(content: Content) -> str | None:
+    """Return a path that is not below the checkpoint, or may not be once its links are there; None if there is none."""
+    links = {PurePosixPath(path): target for path, target in content.links}
+    others = [PurePosixPath(path) for path in (*(file.path for file in content.files), *content.folders)]
+    for path in (*others, *links):
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in str(path):
+            return str(path)
+        if links and not links.keys().isdisjoint(path.parents):
+            return str(path)
+    if links and not links.keys().isdisjoint(others):
+        return str(next(path for path in others if path in links))
+    return next((str(path) for path, target in links.items() if not leads_inside(path, target)), None)
+
+
+def leads_inside(link: PurePosixPath, target: str) -> bool:
+    """Return whether a link at this path below a directory leads to another place below it, whatever others lead to."""
+    words = PurePosixPath(target).parts
+    ups = next((index for index, word in enumerate(words) if word != ".."), len(words))
+    is_relative = words[:1] != ("/",) and words[:1] != ("//",) and "\0" not in target
+    return bool(words) and is_relative and ups < len(link.parts) and ".." not in words[ups:]
+
+
 def unreadable(path: Path, error: OSError) -> InvalidCheckpoint | OSError:
-    """Return what to raise for a file of a checkpoint that cannot be read; the message names the file.
+    """Return what to raise for a file or directory of a checkpoint that cannot be read; the message names it.
 
     InvalidCheckpoint says that the file itself is the reason. Any other reason, such as EIO, ESTALE or EACCES, may pass
     or be another one on another node, and stays an OSError.

@@ -1,4 +1,7 @@
-"""Opens regular files and nothing else, so that a pipe, device or link in a file's place cannot block the caller."""
+"""Opens regular files and nothing else, so that a pipe, device or link in a file's place cannot block the caller.
+
+Tells what is missing from what cannot be looked at just now.
+"""
 
 import errno
 import os
@@ -14,9 +17,24 @@ def flags(*names: str) -> int:
 
 
 _FLAGS = flags("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC")
+# Why `os.stat` finds nothing at a path; any other error leaves open whether something is there.
+_MISSING = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 # How long an open waits for another process, such as a file server, to give up its lease on the file.
 _LEASE_S = 2.0
 _LOOK_S = 0.05
+
+
+def is_there(path: str | Path) -> bool:
+    """Return whether there is anything at the path. Raises OSError if the system cannot tell.
+
+    From Python 3.14 on, `Path.exists` and `Path.is_dir` are False for every error, such as a stale handle.
+    """
+    return _mode(path) != 0
+
+
+def is_folder(path: str | Path) -> bool:
+    """Return whether there is a directory at the path. Raises OSError if the system cannot tell."""
+    return stat.S_ISDIR(_mode(path))
 
 
 def open_regular(path: str | Path, *, dir_fd: int | None = None) -> int:
@@ -44,6 +62,15 @@ def create(path: Path) -> int:
     with suppress(FileNotFoundError):
         os.unlink(path)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
+
+
+def _mode(path: str | Path) -> int:
+    try:
+        return os.stat(path).st_mode
+    except OSError as error:
+        if error.errno in _MISSING:
+            return 0
+        raise
 
 
 def _opened(path: str | Path, dir_fd: int | None) -> int:

@@ -35,6 +35,8 @@ from torch import distributed as dist
 from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from ebbtide import regular
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -270,7 +272,7 @@ def load_random_state(directory: Path, world_size: int) -> None:
     """
     world = _current_world()
     own = directory / f"random-{world.rank}.pt"
-    if world_size == world.world_size and own.exists():
+    if world_size == world.world_size and regular.is_there(own):
         _restore_random_state(torch.load(own, weights_only=True), world)
     else:
         _seed_anew(torch.load(directory / "random-0.pt", weights_only=True), world)

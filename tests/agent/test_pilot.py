@@ -1,10 +1,13 @@
 """What a pilot takes of a machine, and when it gives that back."""
 
 import asyncio
+import errno
 import json
 import math
+import os
 import time
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 from ebbtide_agent.gpu.backend import Gpu
@@ -179,6 +182,23 @@ async def test_a_pilot_leaves_when_it_is_asked_and_ends_once_the_master_has_done
     assert lending.end.own.owner == "ann"
     await asyncio.sleep(0.3)
     assert not serving.done()
+    lending.left = []
+    assert await serving == []
+
+
+async def test_a_pilot_on_a_full_disk_says_when_its_node_ends_and_waits_for_its_attempts(running, monkeypatch) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(pilot_module, "write_json", Mock(side_effect=full))
+    lending = running(Lent("ann", SLURM))
+    lending.left = [agent_pb2.AttemptStatus(job_id="1")]
+    lending.until = time.time() + 120
+    serving = asyncio.create_task(lending.pilot.run())
+    lending.pilot.ask()
+    while not lending.telemetry.leaving:
+        assert not serving.done()
+        await asyncio.sleep(0.01)
+    assert lending.end.own.owner == "ann"
+    assert 60 < lending.end.until - time.time() <= 120
     lending.left = []
     assert await serving == []
 

@@ -228,6 +228,24 @@ time.sleep(600)
         assert list((node.dir / "unsealed").iterdir()) == []
 
 
+@pytest.mark.fuse
+async def test_an_attempt_that_is_to_leave_its_gpu_when_it_has_ended_already_keeps_its_end(
+    agent: Callable[..., object], disk: Path
+) -> None:
+    waits = (
+        f"import os, time\nprint('up', flush=True)\nwhile not os.path.exists({str(disk / 'go')!r}): time.sleep(0.01)"
+    )
+    async with agent() as node:
+        await node.launch(python(waits))
+        await node.running(line="up")
+        with hung(directory_of(node), deeply=True) as taken:
+            (disk / "go").touch()
+            await node.until(lambda: bool(taken))  # who asks is to seal it
+            await node.attempts.swap("1", 1, 0.5, 0)
+            status = await node.end()
+        assert (status.lost, status.exit.exit_code, status.exit.killed) == (False, 0, False)
+
+
 @pytest.mark.usefixtures("by_itself")
 @pytest.mark.fuse
 async def test_an_attempt_whose_directory_hangs_before_it_begins_is_stopped(agent: Callable[..., object]) -> None:

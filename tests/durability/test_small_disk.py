@@ -1,6 +1,7 @@
-"""A real master whose home is a disk of 128 MiB that somebody else fills to the last byte."""
+"""A real master, and an attempt, whose home is a small disk that somebody else fills to the last byte."""
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,22 @@ from tests.durability.traced import DEADLINE_S, a_master, submit
 pytestmark = pytest.mark.namespaces
 SIZE = "128m"
 NEW = ["unshare", "--user", "--map-root-user", "--mount"]
+ENDS_ON_A_FULL_DISK = """
+import errno, sys
+from pathlib import Path
+from ebbtide_agent.contract.attempt_dir import AttemptDir
+from tests.durability.test_small_disk import fill
+
+place = AttemptDir(Path(sys.argv[1]))
+place.reserve_final_status()
+fill(place.path)
+try:
+    place.record_cut_short(frozenset({"state"}))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+place.record_final_status({"phase": "EXITED", "pid": 17})
+print(place.final_status())
+"""
 
 
 @pytest.fixture
@@ -78,3 +95,10 @@ def test_on_a_disk_that_is_full_what_runs_can_be_ended_and_all_goes_on_when_ther
         with master.client(record) as ask:
             listed = {job.job_id for job in ask.ListJobs(client_pb2.ListJobsRequest(), timeout=DEADLINE_S).jobs}
         assert listed == set(accepted[10:])
+
+
+def test_how_an_attempt_ended_is_recorded_on_a_disk_that_has_become_full(tmp_path: Path) -> None:
+    mounted = f'mount -t tmpfs -o size=1m,mode=700 none {tmp_path} && exec "$@"'
+    ends = [sys.executable, "-c", ENDS_ON_A_FULL_DISK, tmp_path]
+    done = subprocess.run([*NEW, "sh", "-c", mounted, "sh", *ends], capture_output=True, text=True, check=False)
+    assert done.stdout == "ENOSPC\n{'phase': 'EXITED', 'pid': 17}\n", done.stderr

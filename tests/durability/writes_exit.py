@@ -3,9 +3,10 @@
 import sys
 from pathlib import Path
 
-from ebbtide_agent.jsonfile import write_json
+from ebbtide_agent.contract.attempt_dir import AttemptDir
 
-path = Path(sys.argv[1]) / "exit.json"
+place = AttemptDir(Path(sys.argv[1]))
+place.reserve_final_status()
 for code in (1, 2):
-    write_json(path, {"exit_code": code})
+    place.record_final_status({"exit_code": code})
     print(code, flush=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ebbtide import checkpoints
+from ebbtide import checkpoints, manifests
 from ebbtide.checkpoints import InvalidCheckpoint
 
 
@@ -130,6 +130,50 @@ def test_a_manifest_cannot_point_outside_its_checkpoint(tmp_path: Path, name: st
         checkpoints.verify(path)
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"links": {"a": "/etc"}},
+        {"links": {"a": "//etc"}},
+        {"links": {"a": "../other"}},
+        {"links": {"a": "."}},
+        {"links": {"a": "b/../.."}},
+        {"links": {"a/b": "../../other"}},
+        {"links": {"/tmp/a": "b"}},
+        {"links": {"../a": "b"}},
+        {"links": {"": "b"}},
+        {"links": {"a": "shards", "a/b": "c"}},
+        {"links": {"shards": "a"}},
+        {"links": {"state.txt": "shards/0.bin"}},
+        {"links": {"a": "shards"}, "folders": ["a/b"]},
+        {"links": {"a": "shards"}, "folders": ["a"]},
+        {"folders": ["../a"]},
+        {"folders": ["/tmp/a"]},
+        {"folders": [""]},
+    ],
+    ids=str,
+)
+def test_no_link_and_no_folder_of_a_manifest_leads_out_of_its_checkpoint(
+    tmp_path: Path, rest: dict[str, object]
+) -> None:
+    path = publish(tmp_path, 1, 10).path
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    del manifest["manifest_sha256"]
+    (path / "MANIFEST.json").write_text(json.dumps(manifest | rest))
+    with pytest.raises(InvalidCheckpoint, match="leaves the checkpoint"):
+        checkpoints.verify(path)
+
+
+@pytest.mark.parametrize("rest", [{"links": ["a"]}, {"links": 7}, {"folders": 7}], ids=str)
+def test_a_manifest_with_links_or_folders_that_are_none_is_invalid(tmp_path: Path, rest: dict[str, object]) -> None:
+    path = publish(tmp_path, 1, 10).path
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    del manifest["manifest_sha256"]
+    (path / "MANIFEST.json").write_text(json.dumps(manifest | rest))
+    with pytest.raises(InvalidCheckpoint, match="not a manifest"):
+        checkpoints.verify(path)
+
+
 def test_a_save_that_fails_publishes_nothing_and_leaves_no_litter(tmp_path: Path) -> None:
     older = publish(tmp_path, 1, 10)
 
@@ -205,6 +249,53 @@ def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_not_taken_for_damaged(
     assert checkpoints.newest_valid(tmp_path) == newer
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_sealed_checkpoint_at_which_nobody_can_look_for_a_moment_is_not_taken_for_unsealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    (tmp_path / "attempt-2").mkdir()
+    writing("by itself")(tmp_path / "attempt-2")
+    sealed = checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=True)
+    fail_to_look(monkeypatch, "attempt-2/MANIFEST.json", code)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - which one is what is asked
+        checkpoints.newest_valid(tmp_path)
+    assert caught.value.errno == code
+    with pytest.raises(OSError):  # noqa: PT011
+        checkpoints.unsealed(tmp_path, 3)
+    with pytest.raises(OSError):  # noqa: PT011
+        checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=False, cut_short=True)
+    monkeypatch.undo()
+    assert checkpoints.newest_valid(tmp_path) == sealed
+    assert checkpoints.unsealed(tmp_path, 3) == []
+
+
+def test_a_directory_at_which_nobody_can_look_for_a_moment_is_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attempt-2").mkdir()
+    writing("by itself")(tmp_path / "attempt-2")
+    fail_to_look(monkeypatch, "attempt-2", errno.ESTALE)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - which one is what is asked
+        checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=True)
+    assert caught.value.errno == errno.ESTALE
+
+
+def fail_to_look(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    """The system cannot say what is at a path that ends like this; Python is one from 3.14 on."""
+    real_stat = os.stat
+
+    def broken_stat(
+        path: str | Path | int, *, dir_fd: int | None = None, follow_symlinks: bool = True
+    ) -> os.stat_result:
+        if str(path).endswith(name):
+            raise OSError(code, os.strerror(code))
+        return real_stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "stat", broken_stat)
+    monkeypatch.setattr(Path, "exists", os.path.exists)
+    monkeypatch.setattr(Path, "is_dir", os.path.isdir)
+
+
 def fail_to_list(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
     """However a directory of this name is opened or listed, the system refuses."""
     real_open, real_scandir = os.open, os.scandir
@@ -261,6 +352,27 @@ def test_a_checkpoint_may_be_as_deep_as_a_path_is_long(tmp_path: Path) -> None:
         publish(tmp_path, 1, step)
     assert checkpoints.retain(tmp_path, keep=2) == [published.path]
     assert not published.path.exists()
+
+
+def test_a_checkpoint_of_more_files_than_can_be_read_again_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = publish(tmp_path, 1, 10)
+    monkeypatch.setattr(manifests, "MANIFEST_BYTES", 2_000)
+
+    def write(directory: Path) -> None:
+        for number in range(20):
+            (directory / str(number)).touch()
+
+    with pytest.raises(OSError, match="20 files are too many for a checkpoint") as caught:
+        checkpoints.publish(tmp_path / "attempt-1", 20, write, job_id="7", attempt=1)
+    assert caught.value.errno == errno.EFBIG
+    assert os.listdir(tmp_path / "attempt-1") == [older.path.name]
+    (tmp_path / "attempt-2").mkdir()
+    write(tmp_path / "attempt-2")
+    with pytest.raises(OSError, match="20 files are too many for a checkpoint"):
+        checkpoints.seal(tmp_path / "attempt-2", job_id="7", attempt=2, complete=True)
+    assert checkpoints.newest_valid(tmp_path) == older
 
 
 def test_a_save_must_write_something_and_leave_the_manifest_to_us(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ class Backstop:
         self._supervisor = supervisor
         self._give_up = give_up
         self._end_by = math.inf  # the loop's time
+        self._move_by = math.inf  # the loop's time
         self._fenced = True  # until it is asked to end, nothing but its lease ends it
         self._renewed = leased_at
         self._changed = asyncio.Event()
@@ -72,6 +73,16 @@ class Backstop:
         """Expect the attempt, which was asked to end, to end by this time of the loop; `fenced`: as its node ends."""
         self._end_by, self._fenced = min(self._end_by, by), fenced
         self._watch()
+
+    def expect_move(self, by: float | None) -> None:
+        """Expect the attempt, which was asked to leave its GPU, to be out or over by this time of the loop.
+
+        None says that it is, or that it was not asked to.
+        """
+        by = math.inf if by is None else min(self._move_by, by)
+        if by != self._move_by:
+            self._move_by = by
+            self._watch()
 
     def renew(self, at: float) -> None:
         """Restart the attempt's lease, if it has one, at that time (CLOCK_BOOTTIME)."""
@@ -97,7 +108,7 @@ class Backstop:
 
     def _late_s(self) -> float:
         """Return how many seconds the attempt is overdue; negative if it still has time."""
-        late_s = asyncio.get_running_loop().time() - self._end_by
+        late_s = asyncio.get_running_loop().time() - min(self._end_by, self._move_by)
         if self._lease_s is not None and self._renewed:
             late_s = max(late_s, boottime() - self._renewed - self._lease_s)
         return late_s
@@ -149,7 +160,8 @@ class Backstop:
                 supervisor = await on_daemon_thread(partial(recovery.recorded_supervisor, self._place))
         if supervisor is not None and supervisor.is_alive():
             with suppress(OSError):
-                what = self._place, self._attempt, supervisor, self._fenced
+                fenced = self._fenced and self._move_by == math.inf
+                what = self._place, self._attempt, supervisor, fenced
                 supervisor_too &= await on_daemon_thread(partial(recovery.kill_under, *what))
             if supervisor_too:
                 supervisor.signal(signal.SIGKILL)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from ebbtide import regular
 from ebbtide_protos.v1 import agent_pb2
 
 from ebbtide_agent.accounts.accounts import BY_DEFAULT, AllowedAccounts, NoAccount
@@ -90,7 +91,7 @@ class Launching:
             self._refuse(order, str(error))
             return
         place = self._places.attempt(order.job_id, order.attempt)
-        if place.path.exists():
+        if regular.is_there(place.path):
             self._launch_again(order, place)
             return
         preparing = asyncio.create_task(self._prepare_and_launch(order, place, intent), name=f"launch of {key}")
@@ -108,7 +109,7 @@ class Launching:
             preparing.cancel()
             await asyncio.gather(preparing, return_exceptions=True)
             reason = "it was asked to stop before all that it needs was here"
-        elif self._places.attempt(*key).path.exists():
+        elif regular.is_there(self._places.attempt(*key).path):
             return  # it was forgotten, or its directory is damaged: it may have run
         self._refuse(agent_pb2.Launch(job_id=key[0], attempt=key[1]), reason)
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ebbtide import regular
+
 from ebbtide_agent.contract.attempt_dir import AttemptDir, attempts_dir, lock_path
 
 _OF_JOBS: Final = ("attempts", "locks", "workdirs", "unsealed")
@@ -34,7 +36,7 @@ class NodeDirectories:
 
         Raises OSError, and may be repeated then: what was moved before stays where it is.
         """
-        folders = [folder for name in _OF_JOBS if (folder := self.node_dir / name).is_dir()]
+        folders = [folder for name in _OF_JOBS if regular.is_folder(folder := self.node_dir / name)]
         if not any(any(folder.iterdir()) for folder in folders):
             return None
         aside = Path(tempfile.mkdtemp(prefix=f"left-{self.cluster_id}-", dir=self.node_dir))

@@ -146,6 +146,14 @@ class Supervised:
         """Ask the attempt, which was swapped out `swaps` times, to return to its GPU."""
         self._order_move({"do": "resume", "swaps": swaps})
 
+    def _expect_move(self) -> None:
+        """Have a swap that is ordered and not done enforced, unless a stop is: a supervisor that hangs does neither."""
+        order = self._move
+        if not (self.runs and order.get("do") == "swap" and order["swaps"] == self.status.swaps):
+            self._backstop.expect_move(None)
+        elif self._stop_at == math.inf:
+            self._backstop.expect_move(self._loop.time() + order["grace_s"])
+
     def note_memory(self, seen: agent_pb2.AttemptStatus, tell: bool) -> None:
         """Note the attempt's GPU memory, the fields of `seen`; report it now if `tell`, else with the next change."""
         self._memory = seen
@@ -278,6 +286,7 @@ class Supervised:
         changed = status != self.status
         self.status = status
         self.settled.set()
+        self._expect_move()
         if self.is_over:
             self._backstop.said_its_end()
         if changed:
@@ -312,6 +321,7 @@ class Supervised:
 
     def _order_move(self, order: dict[str, Any]) -> None:
         self._move = order
+        self._expect_move()
         if self._channel is not None:
             self._channel.send(order)
 

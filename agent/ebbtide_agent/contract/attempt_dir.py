@@ -5,6 +5,7 @@ supervisor.json  the supervisor's process; created once, exclusively, and nothin
 script           the job's script, if the job brings one and runs as the agent's account
 cgroup           the attempt's control group, if any; the supervisor writes it before the job starts
 exit.json        the attempt's last status; written when no process is left
+.exit.json       the room on the disk for that, until it is written
 told.json        what the script had imported by its first step; the supervisor writes it, once
 freed.json       the proof that the attempt's GPUs are free; the agent writes it
 mps.json         whether an MPS server's failure ended the attempt; the agent writes it if a client has not ended well
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ebbtide_agent.accounts.accounts import Account
-from ebbtide_agent.jsonfile import read_json, write_json
+from ebbtide_agent.jsonfile import read_json, reserve, write_json, write_json_into
 
 JOB_SOCKET: Final = "job.sock"
 PARTICIPANTS_SOCKET: Final = "stop.sock"
@@ -38,6 +39,8 @@ SOCKET_DIRS: Final = Path("/run/ebbtide-jobs")
 _JOB_ID = re.compile(r"[0-9A-Za-z_-]{1,64}(\.[0-9]{1,20})?")
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 _LARGEST = 2**32 - 1  # the wire's largest attempt number
+# As good as every last status is shorter.
+_FINAL_STATUS_BYTES: Final = 16 * 1024
 
 AttemptKey = tuple[str, int]
 """Which attempt of which job: the job's id, and the attempt's number."""
@@ -65,6 +68,10 @@ class AttemptDir:
     def has_rank_outputs(self) -> bool:
         """Return whether the attempt's ranks have files of their own."""
         return any(self.path.glob("rank-*.log"))
+
+    @property
+    def _room(self) -> Path:
+        return self.path / ".exit.json"
 
     @property
     def ranks_record(self) -> Path:
@@ -197,9 +204,13 @@ class AttemptDir:
     def record_cgroup(self, path: Path) -> None:
         (self.path / "cgroup").write_text(str(path))
 
+    def reserve_final_status(self) -> None:
+        """Take the room for the last status, so that it is not lost on a disk that is full by then. Raises OSError."""
+        reserve(self._room, _FINAL_STATUS_BYTES)
+
     def record_final_status(self, content: dict[str, Any]) -> None:
         """Record the last status durably, because a reported end must not be reported differently later."""
-        write_json(self.path / "exit.json", content)
+        write_json_into(self._room, self.path / "exit.json", content)
 
     def record_freed(self, dirty: dict[str, str]) -> None:
         self._draft("freed.json", {"dirty_gpus": list(dirty), "dirty_reasons": dirty}).rename(self.path / "freed.json")

@@ -207,14 +207,16 @@ class GpuSharing:
         return replace(reading, processes=others, unhealthy_reason=reading.unhealthy_reason or gpu.trouble)
 
     async def close(self) -> None:
-        """Stop watching the daemons, which go on as their clients do, and end those that no attempt uses."""
+        """Stop watching the daemons, which go on as their clients do, and end those that nobody uses."""
         watches = [gpu.watch for gpu in self._gpus.values() if gpu.watch is not None]
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
         for gpu in self._gpus.values():
-            if gpu.daemon is not None and not gpu.modes:
-                await self._end(gpu, gpu.daemon)
+            if (daemon := gpu.daemon) is None or gpu.modes:
+                continue
+            if gpu.trouble or not await self._has_clients(gpu, daemon):
+                await self._end(gpu, daemon)
 
     # --- launching ---
 
@@ -344,7 +346,7 @@ class GpuSharing:
                 self._declare(gpu, died)
             elif ask:
                 await self._question(gpu, daemon)
-        elif not await self._has_clients(daemon):
+        elif not await self._has_clients(gpu, daemon):
             await self._end(gpu, daemon)
 
     async def _question(self, gpu: _Shared, daemon: MpsDaemon) -> None:
@@ -359,11 +361,15 @@ class GpuSharing:
         if failure:
             self._declare(gpu, failure)
 
-    async def _has_clients(self, daemon: MpsDaemon) -> bool:
-        """Return whether processes that belong to no attempt compute through the daemon."""
-        with suppress(ControlFailed):
-            return bool(await on_daemon_thread(daemon.clients))
-        return False
+    async def _has_clients(self, gpu: _Shared, daemon: MpsDaemon) -> bool:
+        """Return whether processes that belong to no attempt may compute through the daemon."""
+        try:
+            clients = await on_daemon_thread(daemon.clients)
+        except ControlFailed:  # nobody knows; one that is silent for good must not keep its GPU
+            gpu.silent += 1
+            return gpu.silent < _SILENT_TIMES and not daemon.died()
+        gpu.silent = 0
+        return bool(clients)
 
     def _declare(self, gpu: _Shared, failure: str) -> None:
         """End all clients of a server that has failed, and let no attempt be placed on the GPU until it is gone."""

@@ -131,7 +131,11 @@ class Pilot:
         return left_s if known is None else min(left_s, max(known - now, 0.0))
 
     def _note_end(self, until: float) -> None:
-        write_json(self._notice, {"until": until, "boot_id": boot_id(), "owner": self._lent.owner})
+        try:
+            write_json(self._notice, {"until": until, "boot_id": boot_id(), "owner": self._lent.owner})
+        except OSError as error:  # such as a full disk; the attempts are to save all the same
+            log.error("event=notice-not-written error=%r", str(error))
+            self._telemetry.end.announce(until, self._lent.owner)
 
     async def _emptied(self) -> list[agent_pb2.AttemptStatus]:
         """Wait until the master has done with all attempts here, or the node's time is over. Return what is left."""

@@ -186,13 +186,16 @@ def pass_on(running: dict[int, int], index: int | None) -> None:
     """
     with open("/proc/self/comm", "w") as file:
         file.write(NAME)
+    times: dict[int, int] = dict.fromkeys(STOP_SIGNALS, 0)
 
     def forward(signum: int, _: object) -> None:
         for pid in list(running):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)
         if index is not None:
-            path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{int(signum)}.signal")
+            times[signum] += 1
+            again = f".{times[signum]}" if times[signum] > 1 else ""  # older nodes hear the first only
+            path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{int(signum)}.signal{again}")
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
 
     for signum in STOP_SIGNALS:
@@ -278,9 +281,8 @@ def follow(*, deaf: bool) -> int:
             index += 1
             continue
         for name in sorted(names - heard):
-            heard.add(name)
-            if name.endswith(".signal"):
-                hear(name, steps)
+            if is_heard(name, steps, index):
+                heard.add(name)
         if "end" in names:
             return 0
         bury(steps)
@@ -295,17 +297,22 @@ def begin(path: str, rank: str, index: int) -> int:
         return 0
     if rank not in step["shares"]:
         return 0
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # in the new process, until its tasks run
     pid = os.fork()
     if pid == 0:
         report(step, rank, index)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     return pid
 
 
-def hear(name: str, steps: dict[int, int]) -> None:
-    """Forward a signal that the first node's `srun` got."""
-    index, signum, _ = name.split(".")
+def is_heard(name: str, steps: dict[int, int], begun: int) -> bool:
+    """Forward the signal that the first node's `srun` got, if the file says so; False: its step has not begun here."""
+    index, signum, kind, *_ = [*name.split("."), "", ""]
+    if kind != "signal" or not (index.isdecimal() and signum.isdecimal()):
+        return True
     if pid := steps.get(int(index)):
         os.kill(pid, int(signum))
+    return int(index) < begun
 
 
 def report(step: Step, rank: str, index: int) -> None:
@@ -333,11 +340,13 @@ def run_here(step: Step, rank: str, index: int, running: dict[int, int]) -> int:
     first, count = step["shares"][rank]
     gpus = leased(step["gpus"])
     sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are for all tasks, so none comes between two
     for local in range(count):
         pid = os.fork()
         if pid == 0:
             become(step, task_environment(step, rank, first + local, local, index, gpus))
         running[pid] = local
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     worst = 0
     while running:
         pid, status = os.wait()
@@ -409,6 +418,7 @@ def become(step: Step, environment: dict[str, str]) -> None:
     try:
         for signum in (signal.SIGPIPE, *STOP_SIGNALS):
             signal.signal(signum, signal.SIG_DFL)  # Python ignores the first, and the task would inherit that
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         os.chdir(step["cwd"])
         redirect(step, environment)
         os.execvpe(step["command"][0], step["command"], environment)

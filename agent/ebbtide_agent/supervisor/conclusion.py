@@ -62,12 +62,15 @@ def _settled(intent: Intent, watch: Watch, reports: Reports, place: AttemptDir) 
     )
     conduct = StopConduct(watch.exit.caught, watch.leaving.failed_to_save(), reports.vouches, reports.publishes)
     ends_steps = intent.slurm and intent.num_nodes > 1 and intent.node_rank == 0
+    settled = SavedState(unsealed=True)
     with suppress(OSError, LookupError, TypeError, ValueError):
         found = watch.answer_to(settling.settle, intent, remains, watch.look.contents, conduct, ends_steps)
         if not isinstance(found, NoAnswer):
-            return SavedState.from_json(found)
-        settling.note(intent, remains)
-    return SavedState()
+            settled = SavedState.from_json(found)
+    if settled.unsealed:
+        with suppress(OSError):
+            settling.note(intent, remains)
+    return settled
 
 
 def _failed(outcome: Exit) -> bool:

@@ -39,6 +39,7 @@ def claim(place: AttemptDir, content: dict[str, Any], intent: Intent, supervisor
     if intent.account is not None:
         place.make_socket_dir()
     sockets = _bound(place, intent)
+    place.reserve_final_status()
     place.record_intent(content)
     return sockets if place.claim(supervisor.to_json()) else None
 

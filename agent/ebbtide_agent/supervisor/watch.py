@@ -255,7 +255,7 @@ class Watch:
         return [pid for pid in procfs.children(self._me) if pid not in others]
 
     def _obey(self, order: dict[str, Any]) -> None:
-        if self._is_over and order.get("do") != "stop":
+        if self._is_over and order.get("do") not in ("stop", "swap"):
             return
         grace_s, swaps = order.get("grace_s"), order.get("swaps")
         match order.get("do"):
@@ -277,6 +277,8 @@ class Watch:
     def _begin_swap(self, grace_s: float) -> None:
         if self._swapping.busy and self._swapping.is_out:
             self._out_again_s = grace_s  # the attempt is on its way back, and leaves as soon as it is there
+        if not self._ranks:  # it is over, or about to be
+            self._end_by = min(self._end_by, time.monotonic() + grace_s)
         if self._swapping.busy or self._swapping.is_out or self.exit.stop_requested or not self._ranks:
             return
         self._swap_ends_at = time.monotonic() + grace_s

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader
 
+from ebbtide import regular
 from ebbtide.jobs import job
 from ebbtide.torch import load_random_state, save_random_state
 
@@ -74,7 +75,7 @@ class SuspendCallback(_Callback):  # type: ignore[misc]  # the class is known on
         self._total = int(total) if 0 < total < math.inf else None
         self._step = trainer.global_step
         state = self._job.load_checkpoint()
-        if state is not None and (state.path / FILE).exists() and trainer.ckpt_path == str(state.path / FILE):
+        if state is not None and regular.is_there(state.path / FILE) and trainer.ckpt_path == str(state.path / FILE):
             load_random_state(state.path, _world_size(state.path))
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:

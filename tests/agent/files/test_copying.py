@@ -99,6 +99,53 @@ async def test_a_directory_that_the_supervisor_sealed_arrives_too(two: Two) -> N
     assert (two.here / "attempt-3" / "model.pt").read_bytes() == b"weights"
 
 
+@pytest.mark.parametrize("by_itself", [False, True])
+async def test_links_and_folders_without_files_arrive_too(two: Two, by_itself: bool) -> None:
+    def write(folder: Path) -> None:
+        (folder / "last").symlink_to("epochs/2")
+        (folder / "epochs" / "2").mkdir(parents=True)
+        (folder / "epochs" / "2" / "model.pt").write_bytes(b"weights")
+        (folder / "epochs" / "2" / "config").symlink_to("../../config")
+        (folder / "epochs" / "1").symlink_to("gone")
+        (folder / "links" / "only").mkdir(parents=True)
+        (folder / "links" / "only" / "config").symlink_to("../../config")
+        (folder / "config").write_text("{}")
+        (folder / "outside").symlink_to("/etc")
+        (folder / "above").symlink_to("../other")
+        (folder / "logs" / "empty").mkdir(parents=True)
+
+    attempt_dir = two.there / "attempt-3"
+    if by_itself:
+        attempt_dir.mkdir(parents=True)
+        write(attempt_dir)
+        checkpoints.seal(attempt_dir, job_id="1", attempt=3, complete=True)
+    else:
+        checkpoints.publish(attempt_dir, 7, write, job_id="1", attempt=3)
+    arrived = two.here / await two.bring()
+    assert {
+        path.relative_to(arrived).as_posix(): os.readlink(path) for path in arrived.rglob("*") if path.is_symlink()
+    } == {
+        "last": "epochs/2",
+        "epochs/1": "gone",
+        "epochs/2/config": "../../config",
+        "links/only/config": "../../config",
+    }
+    assert (arrived / "last" / "config").read_text() == "{}"
+    assert (arrived / "logs" / "empty").is_dir()
+    assert checkpoints.newest_valid(two.here) is not None
+
+
+async def test_links_of_a_copy_that_broke_off_lead_nothing_out_of_it(two: Two, tmp_path: Path) -> None:
+    path = two.here / save(two.there).relative_to(two.there)
+    draft = checkpoints.copy_of(path)
+    draft.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (draft / "more").symlink_to(tmp_path / "elsewhere")
+    await two.bring()
+    assert (path / "more" / "empty").exists()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 async def test_a_job_without_a_checkpoint_has_nothing_to_bring(two: Two) -> None:
     assert await two.bring() == ""
     assert not two.here.exists()

@@ -1,6 +1,7 @@
 """The agent as a process: it starts once, ends when asked, and leaves its attempts alone."""
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -10,8 +11,10 @@ import sys
 import threading
 import time
 from contextlib import asynccontextmanager, contextmanager
+from unittest.mock import Mock
 
 import pytest
+from ebbtide_agent import main
 from ebbtide_agent.main import _only_agent
 from ebbtide_agent.processes import procfs
 from ebbtide_machine.process import boot_id
@@ -129,6 +132,27 @@ def test_an_agent_starts_though_somebody_looks_just_then_whether_one_runs(tmp_pa
     threading.Timer(0.1, os.close, (looks,)).start()
     with _only_agent(tmp_path):
         assert (tmp_path / "agent.lock").read_text() == f"{os.getpid()}\n"
+
+
+@pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT])
+def test_an_agent_starts_on_a_full_disk(tmp_path, monkeypatch, caplog, full):
+    def no_room(*_):
+        raise OSError(full, os.strerror(full))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", no_room)
+        patched.setattr(main, "write_json", no_room)
+        with _only_agent(tmp_path):
+            main._announce(tmp_path / "agent.json", "n1", "none")
+    assert "event=agent-lock-not-filled" in caplog.text
+    assert "event=agent-not-announced" in caplog.text
+
+
+def test_an_agent_that_cannot_write_to_its_disk_for_another_reason_does_not_start(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+        with pytest.raises(OSError, match="Input/output"), _only_agent(tmp_path):
+            pass
 
 
 def test_an_agent_starts_where_another_was_killed(node):

@@ -2,10 +2,13 @@
 
 import signal
 from contextlib import asynccontextmanager
+from unittest.mock import Mock
 
 import pytest
 from ebbtide_agent.gpu.backend import Gpu, GpuReading, GpuSettings
 from ebbtide_agent.mps import sharing
+from ebbtide_agent.mps.control import ControlFailed
+from ebbtide_agent.mps.daemon import MpsDaemon
 from ebbtide_agent.mps.sharing import GpuSharing
 from ebbtide_protos.v1 import job_pb2
 
@@ -146,6 +149,40 @@ async def test_the_server_outlives_the_agent_and_is_known_to_the_next(world):
         await later.node.stop(0.0, "1")
         await later.node.stop(0.0, "2")
         await later.no_daemon()
+        assert not daemon.daemon.is_alive()
+
+
+async def test_a_server_that_only_an_orphan_uses_outlives_the_agent(world):
+    async with world(leave=True) as lab:
+        await lab.client("1")
+        daemon = lab.daemon
+        lab.sharing.forget(("1", 1))
+    async with world() as later:
+        assert later.daemon == daemon
+        assert daemon.failure() == ""
+
+
+async def test_a_server_of_which_nobody_knows_who_uses_it_outlives_the_agent(world, monkeypatch):
+    async with world(leave=True) as lab:
+        await lab.client("1")
+        daemon = lab.daemon
+        with monkeypatch.context() as silent:
+            silent.setattr(MpsDaemon, "clients", Mock(side_effect=ControlFailed("it does not answer")))
+            lab.sharing.forget(("1", 1))
+            await lab.sharing.close()
+    async with world() as later:
+        assert later.daemon == daemon
+        assert daemon.failure() == ""
+
+
+async def test_a_server_that_never_says_who_uses_it_does_not_keep_its_gpu(world, monkeypatch):
+    async with world() as lab:
+        await lab.client("1")
+        daemon = lab.daemon
+        with monkeypatch.context() as silent:
+            silent.setattr(MpsDaemon, "clients", Mock(side_effect=ControlFailed("it does not answer")))
+            lab.sharing.forget(("1", 1))
+            await lab.no_daemon()
         assert not daemon.daemon.is_alive()
 
 

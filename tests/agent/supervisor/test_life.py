@@ -1,17 +1,21 @@
 """One attempt from its launch to its end, with nobody interfering."""
 
 import asyncio
+import errno
 import json
 import os
 import stat
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from ebbtide_agent.attempts import launching
 from ebbtide_agent.helper.confining import HELPER
 from ebbtide_agent.processes import procfs
+from ebbtide_agent.supervisor.launching import launch
+from ebbtide_agent.supervisor.status import WireRefusalCause
 from ebbtide_protos.v1 import agent_pb2, job_pb2
 
 from tests.agent.supervisor.node import EXITED, LAUNCHING, REFUSED, RUNNING, Node, order, python
@@ -233,6 +237,15 @@ async def test_a_job_that_can_start_nowhere_is_refused_with_the_reason(agent, co
         assert status.refusal == reason
         assert status.refusal_cause == agent_pb2.REFUSAL_CAUSE_BAD_JOB
         assert not status.HasField("exit")
+
+
+def test_a_working_directory_that_cannot_be_looked_at_for_a_moment_is_no_fault_of_the_job(monkeypatch):
+    stale = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    with monkeypatch.context() as for_a_moment:
+        for_a_moment.setattr(os, "stat", Mock(side_effect=stale))
+        for_a_moment.setattr(Path, "is_dir", os.path.isdir)  # as Python is from 3.14 on
+        refusal = launch._refusal(["true"], "/shared/work", stale)
+    assert refusal == ["working directory /shared/work: Stale file handle", WireRefusalCause.NODE]
 
 
 async def test_a_refused_attempt_holds_no_lock(agent):

@@ -118,6 +118,19 @@ def test_a_notice_on_the_machine_counts_until_its_next_boot_and_a_later_word_of_
     assert NodeEnd(said, notice).until == 9e9
 
 
+def test_what_is_announced_without_a_notice_holds_until_the_next_notice(tmp_path: Path) -> None:
+    notice = tmp_path / "notice.json"
+    notice.write_text(json.dumps({"until": 5e9, "boot_id": boot_id()}))
+    end = NodeEnd(None, notice)
+    end.announce(6e9, "ann")
+    assert end.look_for_notice()
+    assert (end.until, end.own.owner) == (6e9, "ann")
+    assert not end.look_for_notice(), "it is not new any more"
+    notice.write_text(json.dumps({"until": 4e9, "boot_id": boot_id()}))
+    assert end.look_for_notice()
+    assert end.until == 4e9
+
+
 def test_a_notice_that_is_taken_back_leaves_what_was_said_before(tmp_path: Path) -> None:
     notice = tmp_path / "notice.json"
     notice.write_text(json.dumps({"until": 5e9, "boot_id": boot_id()}))

@@ -70,30 +70,141 @@ async def test_a_damaged_checkpoint_is_passed_over(agent, damage):
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
 @pytest.mark.parametrize("node_rank", [0, 1])
 def test_a_checkpoint_that_cannot_be_read_just_now_is_passed_over_only_after_three_launches(
-    tmp_path, monkeypatch, code, node_rank
+    shared, monkeypatch, code, node_rank
 ):
-    def prepared(attempt):
-        intent = replace(PLAIN, attempt=attempt, job_checkpoint_dir=str(tmp_path), node_rank=node_rank, num_nodes=2)
-        return prepare(intent, AttemptDir(tmp_path / "place"), lambda task, arguments, account: task(*arguments))
-
-    def broken_open(path, *arguments, **options):
-        if str(path).endswith("step-000000000200/state"):
-            raise OSError(code, os.strerror(code))
-        return real_open(path, *arguments, **options)
-
     for step in (100, 200):
-        checkpoints.publish(
-            tmp_path / "attempt-1", step, lambda path: (path / "state").write_text("state"), job_id="17", attempt=1
-        )
-    real_open = os.open
+        shared.publish(1, step)
     with monkeypatch.context() as for_a_moment:
-        for_a_moment.setattr(os, "open", broken_open)
+        break_files(for_a_moment, "step-000000000200/state", code)
         for attempt in (2, 3, 4):
             with pytest.raises(Refused, match="step-000000000200/state") as refused:
-                prepared(attempt)
+                shared.prepared(attempt, node_rank)
             assert refused.value.cause == WireRefusalCause.NODE
-        assert prepared(5).resumed_step == 100
-    assert prepared(6).resumed_step == 200
+        assert shared.prepared(5, node_rank).resumed_step == 100
+    assert shared.prepared(6, node_rank).resumed_step == 200
+
+
+def test_every_node_of_a_job_passes_over_what_none_can_read_at_the_same_launch(shared, monkeypatch):
+    for step in (100, 200):
+        shared.publish(1, step)
+    break_files(monkeypatch, "step-000000000200/state", errno.EIO)
+    for attempt in (2, 3, 4):
+        with pytest.raises(Refused):  # the other nodes do not start then
+            shared.prepared(attempt)
+    assert [shared.prepared(5, node_rank).resumed_step for node_rank in (0, 1, 2)] == [100] * 3
+
+
+def test_a_launch_that_is_refused_for_another_reason_costs_no_patience_with_a_checkpoint(shared, monkeypatch):
+    for step in (100, 200):
+        shared.publish(1, step)
+    with monkeypatch.context() as for_a_moment:
+        break_files(for_a_moment, "step-000000000200/state", errno.EIO)
+        with pytest.raises(Refused):
+            shared.prepared(5)  # attempts 2 to 4 were refused before anybody looked at checkpoints
+    with pytest.raises(Refused, match="no Python environment"):
+        shared.prepared(6, python_env="/nowhere")
+    assert shared.prepared(7).resumed_step == 200
+    assert list(shared.job_dir.glob(".*")) == []
+
+
+def test_a_directory_that_cannot_be_listed_is_passed_over_only_after_three_launches(shared, monkeypatch):
+    shared.publish(1, 100)
+    shared.publish(2, 200)
+    with monkeypatch.context() as for_long:
+        break_files(for_long, "attempt-2", errno.EIO)
+        for attempt in (3, 4, 5):
+            with pytest.raises(Refused, match="attempt-2"):
+                shared.prepared(attempt)
+        assert shared.prepared(6).resumed_step == 100
+    assert shared.prepared(7).resumed_step == 200
+
+
+def test_what_lies_before_a_directory_that_cannot_be_listed_is_sealed_in_the_end(shared, monkeypatch):
+    saved = shared.save(1)
+    shared.save(2)
+    break_files(monkeypatch, "attempt-2", errno.EACCES)
+    for attempt in (3, 4, 5):
+        with pytest.raises(Refused, match="attempt-2"):
+            shared.prepared(attempt)
+    assert shared.resumed(6) == saved
+
+
+def test_what_lies_after_a_directory_that_cannot_be_listed_is_sealed_in_the_end(shared, monkeypatch):
+    shared.publish(1, 100)
+    saved = shared.save(2)
+    break_files(monkeypatch, "attempt-1", errno.EIO)
+    for attempt in (3, 4, 5):
+        with pytest.raises(Refused, match="attempt-1"):
+            shared.prepared(attempt)
+    assert shared.resumed(6) == saved
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOSPC])
+def test_what_cannot_be_sealed_just_now_is_passed_over_only_after_three_launches(shared, monkeypatch, code):
+    older = shared.save(1)
+    checkpoints.seal(older, job_id="17", attempt=1, complete=True)
+    newer = shared.save(2)
+    with monkeypatch.context() as for_long:
+        break_files(for_long, "attempt-2/.MANIFEST.json", code)
+        for attempt in (3, 4, 5):
+            with pytest.raises(Refused, match="attempt-2"):
+                shared.prepared(attempt)
+        assert shared.resumed(6) == older
+    assert shared.resumed(7) == newer
+
+
+def break_files(monkeypatch, name, code):
+    """However what has this path, or a path that ends so, is opened or listed, the system refuses."""
+    real_open, real_scandir = os.open, os.scandir
+
+    def broken_open(path, *arguments, **options):
+        if str(path).endswith(name):
+            raise OSError(code, os.strerror(code), str(path))
+        return real_open(path, *arguments, **options)
+
+    def broken_scandir(path):
+        if str(path).endswith(name):
+            raise OSError(code, os.strerror(code), str(path))
+        return real_scandir(path)
+
+    monkeypatch.setattr(os, "open", broken_open)
+    monkeypatch.setattr(os, "scandir", broken_scandir)
+
+
+class SharedJob:
+    """A job's checkpoint directory, and the preparation of its attempts on nodes that share it."""
+
+    def __init__(self, folder):
+        self.job_dir = folder / "job"
+        self._folder = folder
+        self.job_dir.mkdir()
+
+    def publish(self, attempt, step):
+        directory = self.job_dir / f"attempt-{attempt}"
+        checkpoints.publish(
+            directory, step, lambda path: (path / "state").write_text("state"), job_id="17", attempt=attempt
+        )
+
+    def save(self, attempt):
+        directory = self.job_dir / f"attempt-{attempt}"
+        directory.mkdir()
+        (directory / "weights").write_text("weights")
+        return directory
+
+    def prepared(self, attempt, node_rank=0, **options):
+        own = {"attempt": attempt, "job_checkpoint_dir": str(self.job_dir), "node_dir": str(self._folder / "node")}
+        intent = replace(PLAIN, node_rank=node_rank, num_nodes=3, **own, **options)
+        place = AttemptDir(self._folder / f"place-{node_rank}")
+        return prepare(intent, place, lambda task, arguments, account: task(*arguments))
+
+    def resumed(self, attempt):
+        [environment] = self.prepared(attempt).environments
+        return Path(environment["EBB_RESUME_DIR"])
+
+
+@pytest.fixture
+def shared(tmp_path):
+    return SharedJob(tmp_path)
 
 
 async def test_a_sealed_directory_is_resumed_without_a_step(agent):
@@ -192,6 +303,19 @@ async def test_what_only_this_node_knows_of_a_save_counts_here(agent):
         assert await resumed(node, 3) == str(complete)
         assert not note.exists()
         assert await resumed(node, 4) == str(complete)
+
+
+async def test_what_a_node_knows_of_a_save_that_it_cannot_seal_is_kept(agent):
+    async with agent() as node:
+        sealed(node, 1)
+        hindered = 'echo state > "$EBB_CHECKPOINT_DIR/state"; mkdir "$EBB_CHECKPOINT_DIR/.MANIFEST.json"'
+        status = await node.run(["sh", "-c", hindered], attempt=2)  # stands for a disk without room for the manifest
+        assert not status.HasField("checkpoint")
+        saved = node.checkpoints.resolve() / "1" / "attempt-2"
+        (saved / ".MANIFEST.json").rmdir()
+        assert await resumed(node, 3) == str(saved)
+        assert checkpoints.verify(saved).complete
+        assert list((node.dir / "unsealed").iterdir()) == []
 
 
 @pytest.mark.parametrize("end", ["kill -9 $$", "exit 1", "exit 0"])

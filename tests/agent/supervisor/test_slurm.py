@@ -233,6 +233,37 @@ def test_a_signal_to_srun_reaches_its_tasks_on_all_nodes(disk):
         assert later.stdout.read() == "asked\n"
 
 
+def test_a_signal_to_srun_reaches_its_tasks_on_all_nodes_each_time(disk):
+    nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk)}
+    counts = f"n=$((n+1)); touch {disk}/asked-$n-$SLURM_PROCID; [ $n = 3 ] && exit 5"
+    task = f"n=0; trap '{counts}' USR1; touch {disk}/asked-0-$SLURM_PROCID; while :; do sleep 0.02; done"
+    with srun("--follow", **nodes, SLURM_NODEID="1") as later:
+        with srun("-n2", "sh", "-c", task, **nodes) as first:
+            for turn in range(3):
+                while not all((disk / f"asked-{turn}-{rank}").exists() for rank in (0, 1)):
+                    assert first.poll() is None
+                first.send_signal(signal.SIGUSR1)
+            assert first.wait() == 5
+        (disk / slurm.END).touch()
+        assert later.wait() == 0
+    # A later node with an older agent splits a name that ends like this at its points, and takes three parts.
+    assert {len(path.name.split(".")) for path in disk.glob("*.signal")} == {3}
+
+
+def test_a_signal_that_a_later_node_sees_before_its_step_reaches_the_step(disk):
+    nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk)}
+    with srun("--follow", **nodes, SLURM_NODEID="1") as later:
+        (disk / f"0.{int(signal.SIGUSR1)}.signal").touch()
+        for _ in range(5):  # each look makes a file, and removes it
+            before = disk.stat().st_mtime_ns
+            while disk.stat().st_mtime_ns == before:
+                assert later.poll() is None
+        with srun("-N1", "-n1", "-w", "b", "sleep", "60", **nodes) as first:
+            assert first.wait() == 128 + signal.SIGUSR1
+        (disk / slurm.END).touch()
+        assert later.wait() == 0
+
+
 async def test_the_stop_signal_goes_past_srun_to_the_tasks_or_to_all_if_none_handles_it(agent):
     task = "srun sh -c \"trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.02; done\"; echo next"
     async with agent() as node:

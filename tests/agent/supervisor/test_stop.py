@@ -128,6 +128,16 @@ async def test_a_supervisor_may_have_fewer_descriptors_than_there_are_processes_
         assert node.jobs() == []
 
 
+async def test_an_attempt_that_runs_has_room_on_the_disk_for_the_record_of_its_end(agent):
+    async with agent() as node:
+        await node.launch(python("import time\ntime.sleep(600)"))
+        await node.running()
+        room = node.place().path / ".exit.json"
+        assert room.stat().st_blocks * 512 >= 16 * 1024
+        await node.stop(0.0)
+        assert not room.exists()
+
+
 async def test_a_second_stop_shortens_the_grace_period_and_does_not_signal_again(agent):
     async with agent() as node:
         await node.launch(STUBBORN)

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import math
 import signal
 
+from ebbtide_agent.attempts import backstop
 from ebbtide_agent.gpu import fake
 from ebbtide_agent.gpu.profiles import FakeGpu, Profile
 from ebbtide_agent.processes import procfs
@@ -133,6 +135,39 @@ def test_one_that_is_to_leave_while_it_comes_back_leaves_as_soon_as_it_is_there(
             await swap(node, swaps=1)
             await node.until(lambda: node.status().swaps == 2)
             assert (node.status().phase, gpu.pids()) == (SWAPPED, [])
+
+    asyncio.run(scenario())
+
+
+def test_one_whose_supervisor_hangs_is_killed_when_its_time_to_leave_is_over(disk, agent, monkeypatch):
+    monkeypatch.setattr(backstop, "KILL_S", 0.3)
+    monkeypatch.setattr(backstop, "END_S", 0.6)
+
+    async def scenario():
+        gpu = Gpu(disk)
+        async with agent(fake_gpus=True) as node:
+            await start(node, gpu, COUNT, "step")
+            node.supervisor().signal(signal.SIGSTOP)
+            await swap(node, grace_s=0.2)
+            status = await node.end()
+            assert (status.phase, status.lost, gpu.pids()) == (EXITED, True, [])
+            assert not node.processes()
+
+    asyncio.run(scenario())
+
+
+def test_one_that_has_left_in_time_may_stay_out_for_any_time(disk, agent):
+    async def scenario():
+        gpu = Gpu(disk)
+        async with agent(fake_gpus=True) as node:
+            await start(node, gpu, COUNT, "step")
+            [attempt] = node.attempts.supervised()
+            await swap(node)
+            assert attempt._backstop._late_s() > -60.0
+            await out(node)
+            assert attempt._backstop._late_s() == -math.inf
+            await back(node)
+            assert attempt._backstop._late_s() == -math.inf
 
     asyncio.run(scenario())
 

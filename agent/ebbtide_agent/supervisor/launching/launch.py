@@ -6,8 +6,8 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
+from ebbtide import regular
 from ebbtide_machine.process import Identity, boot_id
 
 from ebbtide_agent.accounts.accounts import Account
@@ -121,8 +121,11 @@ def _refusal(command: Sequence[str], workdir: str, error: Exception) -> list[str
         return [f"command or environment cannot be passed on: {error}", WireRefusalCause.BAD_JOB]
     if isinstance(error, MagicLink):
         return [f"working directory {workdir} {error.strerror}", WireRefusalCause.BAD_JOB]
-    if not Path(workdir).is_dir():
-        return [f"working directory {workdir} does not exist", WireRefusalCause.BAD_JOB]
+    try:
+        if not regular.is_folder(workdir):
+            return [f"working directory {workdir} does not exist", WireRefusalCause.BAD_JOB]
+    except OSError as unknown:  # such as a stale handle; elsewhere or later the directory may be there
+        return [f"working directory {workdir}: {unknown.strerror}", WireRefusalCause.NODE]
     if not os.access(workdir, os.X_OK, effective_ids=True):
         return [f"working directory {workdir} may not be entered", WireRefusalCause.BAD_JOB]
     if error.errno in _BAD_COMMAND:

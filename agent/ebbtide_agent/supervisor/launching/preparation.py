@@ -18,6 +18,7 @@ from ebbtide_agent.contract.environment import gang_environment, job_environment
 from ebbtide_agent.contract.intent import Intent
 from ebbtide_agent.contract.job_dir import provide_job_dir
 from ebbtide_agent.slurm.variables import slurm_environment, steps_dir
+from ebbtide_agent.supervisor.launching import patience
 from ebbtide_agent.supervisor.launching.launch import stop_signal
 from ebbtide_agent.supervisor.launching.script import command_of, edited, has_python
 from ebbtide_agent.supervisor.sealing import settling
@@ -27,8 +28,6 @@ from ebbtide_agent.supervisor.streams.output_file import try_to_open
 
 Ask = Callable[[Callable[..., Any], tuple[Any, ...], Account | None], Any]
 """Runs a task with arguments as an account, and returns its answer. Raises OSError, or Refused if it takes too long."""
-# Launches in a row that are refused because a checkpoint cannot be read just now, before it is passed over.
-_PATIENT_LAUNCHES = 3
 _CANNOT_SAVE = "cannot use the checkpoint directory"
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(checkpoint|output)\}")
 
@@ -85,9 +84,11 @@ def _look(intent: Intent, remains: list[LeftFiles]) -> dict[str, Any]:
     """Look with the user's rights at what the processes will find. Raises OSError if they cannot save."""
     answer: dict[str, Any] = {"refusal": "", "cause": "", "sealed": []}
     try:
-        if intent.attempt > 1 and intent.node_rank == 0:  # the other nodes start when this one has prepared
-            answer["sealed"] = settling.seal_earlier(intent, remains)
-        checkpoint = _prepare_directories(intent)
+        answer["sealed"], checkpoint = _what_was_saved(intent, remains)
+        if checkpoint is None and intent.needs_checkpoint:
+            reason = f"the job had progress, and no checkpoint in {intent.job_checkpoint_dir} verifies"
+            raise Refused(reason, WireRefusalCause.NO_CHECKPOINT)
+        _prepare_directories(intent)
         if not has_python(intent.python_env):
             reason = f"no Python environment {intent.python_env} on node {Path(intent.node_dir).name}"
             raise Refused(reason, WireRefusalCause.NO_PATH)
@@ -103,28 +104,34 @@ def _look(intent: Intent, remains: list[LeftFiles]) -> dict[str, Any]:
     )
 
 
-def _prepare_directories(intent: Intent) -> checkpoints.Checkpoint | None:
-    checkpoint = _checkpoint_to_resume(intent)
+def _what_was_saved(intent: Intent, remains: list[LeftFiles]) -> tuple[list[int], checkpoints.Checkpoint | None]:
+    """Seal what earlier attempts left, and return those of `remains` for which that is done, and what to resume from.
+
+    Raises OSError for what cannot be read just now, until the patience with that is over.
+    """
+    if intent.attempt == 1:  # most attempts are first ones and have nothing to look for
+        return [], None
+    job_dir, sealed = intent.job_dir, list[int]()
+    skips = patience.is_over(job_dir, intent.attempt)
+    try:
+        if intent.node_rank == 0:  # the other nodes start when this one has prepared
+            sealed = settling.seal_earlier(intent, remains, skips_unreadable=skips)
+        found = checkpoints.newest_valid(job_dir, before_attempt=intent.attempt, skips_unreadable=skips)
+    except OSError:
+        patience.note(job_dir, intent.attempt)
+        raise
+    if not skips:  # else the job's other nodes count what led to this, too
+        patience.drop(job_dir)
+    return sealed, found
+
+
+def _prepare_directories(intent: Intent) -> None:
     # Root's job directory is closed to other users, who may enter the directory above it.
     intent.job_dir.mkdir(mode=0o777 if os.geteuid() else 0o700, parents=True, exist_ok=True)
     intent.checkpoint_dir.mkdir(exist_ok=True)
     intent.output_dir.mkdir(exist_ok=True)
     if intent.slurm and intent.num_nodes > 1:
         steps_dir(intent.job_dir, intent.attempt).mkdir(exist_ok=True)
-    return checkpoint
-
-
-def _checkpoint_to_resume(intent: Intent) -> checkpoints.Checkpoint | None:
-    found = None
-    if intent.attempt > 1:  # most attempts are first ones and have nothing to look for
-        # An attempt that is refused here has no directory yet. All nodes of an attempt count alike.
-        in_row = intent.attempt - checkpoints.last_attempt(intent.job_dir, intent.attempt)
-        skips = in_row > _PATIENT_LAUNCHES
-        found = checkpoints.newest_valid(intent.job_dir, before_attempt=intent.attempt, skips_unreadable=skips)
-    if found is None and intent.needs_checkpoint:
-        reason = f"the job had progress, and no checkpoint in {intent.job_checkpoint_dir} verifies"
-        raise Refused(reason, WireRefusalCause.NO_CHECKPOINT)
-    return found
 
 
 def _resume_args(intent: Intent, resume_dir: str) -> tuple[str, ...]:

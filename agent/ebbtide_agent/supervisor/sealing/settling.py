@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ebbtide import checkpoints, regular
+from ebbtide import checkpoints, manifests, regular
 from ebbtide.checkpoints import Checkpoint
 
 from ebbtide_agent import slurm
@@ -46,16 +46,21 @@ class LeftFiles:
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The attempt's checkpoint, and whether it saved after it was asked to stop."""
+    """The attempt's checkpoint, and whether it saved after it was asked to stop.
+
+    `unsealed` says that what it wrote could not be looked at or sealed, so that the job's next attempt has to.
+    """
 
     checkpoint: PublishedCheckpoint | None = None
     checkpointed: WireCheckpointed = WireCheckpointed.UNKNOWN
+    unsealed: bool = False
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Raises LookupError, TypeError or ValueError."""
         found = content["checkpoint"]
-        return cls(None if found is None else PublishedCheckpoint(**found), WireCheckpointed(content["checkpointed"]))
+        published = None if found is None else PublishedCheckpoint(**found)
+        return cls(published, WireCheckpointed(content["checkpointed"]), content["unsealed"] is True)
 
 
 def settle(
@@ -71,14 +76,16 @@ def settle(
     """
     if ends_steps:
         _end_steps(steps_dir(attempt.job_dir, attempt.attempt))
-    sealed = None
+    sealed, unsealed = None, False
     if attempt.node_rank == 0:  # all nodes of the attempt share the directory, and one of them seals it
-        with suppress(OSError):  # e.g. the disk is full: the next attempt tries it again
+        try:
             sealed = seal(attempt.job_dir, attempt.job_id, remains, before, vouched=conduct.vouches)
+        except OSError:  # e.g. the disk is full: the next attempt tries it again
+            unsealed = True
     cut = frozenset(remains.cut_short)
     over = sealed is not None and sealed.cut_short and checkpoints.any_complete(attempt.job_dir, attempt.attempt)
     judged = evidence.judge(attempt.checkpoint_dir, before, sealed, conduct, cut_short=cut, passed_over=over)
-    return asdict(SavedState(None if over else _published(sealed), judged))
+    return asdict(SavedState(None if over else _published(sealed), judged, unsealed))
 
 
 def settle_lost(job_dir: str, job_id: str, node_rank: int, remains: dict[str, Any]) -> dict[str, Any]:
@@ -103,13 +110,20 @@ def _end_steps(folder: Path) -> None:
 
 
 def seal(
-    job_dir: Path, job_id: str, remains: LeftFiles, before: CheckpointContents | None, *, vouched: bool = False
+    job_dir: Path,
+    job_id: str,
+    remains: LeftFiles,
+    before: CheckpointContents | None,
+    *,
+    vouched: bool = False,
+    skips_unreadable: bool = False,
 ) -> Checkpoint | None:
     """Make a checkpoint of what the attempt wrote without the SDK. Raises OSError.
 
     What speaks against its last save is noted first, for whoever has to do this again on another node. The note stays
     where nothing is whole, so that it never becomes a checkpoint. Where the job publishes its checkpoints, what else it
-    wrote, such as a log, counts like a save that was cut short, unless it said that it has saved (`vouched`).
+    wrote, such as a log, counts like a save that was cut short, unless it said that it has saved (`vouched`). Whether
+    it publishes is seen in what its earlier attempts left; `skips_unreadable` passes over what cannot be read there.
     """
     directory, note_beside = job_dir / f"attempt-{remains.attempt}", _note_beside(job_dir, remains.attempt)
     cut = frozenset(remains.cut_short)
@@ -119,7 +133,9 @@ def seal(
         _write(note_beside, replace(remains, doubtful=doubtful))
     if evidence.nothing_is_whole(directory, cut):
         return None
-    secondary = cut_short or (not vouched and checkpoints.newest_is_published(job_dir, remains.attempt))
+    secondary = cut_short or (
+        not vouched and checkpoints.newest_is_published(job_dir, remains.attempt, skips_unreadable=skips_unreadable)
+    )
     sealed = checkpoints.seal(
         directory,
         job_id=job_id,
@@ -132,20 +148,24 @@ def seal(
     return sealed
 
 
-def seal_earlier(attempt: AttemptOnNode, noted: list[LeftFiles]) -> list[int]:
+def seal_earlier(attempt: AttemptOnNode, noted: list[LeftFiles], *, skips_unreadable: bool) -> list[int]:
     """Seal what the job's earlier attempts left unsealed, on whichever node; `noted` is what is known of it here.
 
     Call it on the attempt's first node, when it is certain that no earlier attempt runs. Return the numbers of the
-    noted attempts for which that is done.
+    noted attempts for which that is done. Raises OSError for what cannot be sealed for a reason that may pass, such as
+    a full disk, unless `skips_unreadable`.
     """
     known = {left.attempt: left for left in noted}
-    left_over = checkpoints.unsealed(attempt.job_dir, attempt.attempt)
+    left_over = checkpoints.unsealed(attempt.job_dir, attempt.attempt, skips_unreadable=skips_unreadable)
     failed = set()
     for number in left_over:
         try:
             remains = known.get(number) or _noted_beside(attempt.job_dir, number)
-            seal(attempt.job_dir, attempt.job_id, remains, None)
-        except OSError:  # e.g. another account's file
+            seal(attempt.job_dir, attempt.job_id, remains, None, skips_unreadable=skips_unreadable)
+        except OSError as error:
+            reason = manifests.unreadable(attempt.job_dir / f"attempt-{number}", error)
+            if isinstance(reason, OSError) and not skips_unreadable:
+                raise reason from error
             failed.add(number)
     return [number for number in known if number not in failed]
 
@@ -181,10 +201,10 @@ def note(attempt: AttemptOnNode, remains: LeftFiles) -> None:
 
 
 def noted(attempt: AttemptOnNode) -> Iterator[LeftFiles]:
-    """Yield what earlier attempts of the job left unsealed on this node, the oldest first."""
+    """Yield what earlier attempts of the job left unsealed on this node, the oldest first. Raises OSError."""
     prefix = f"{attempt.job_id}."
     folder = _note(attempt, 0).parent
-    names = [path.name.removeprefix(prefix) for path in folder.iterdir()] if folder.is_dir() else []
+    names = [path.name.removeprefix(prefix) for path in folder.iterdir()] if regular.is_folder(folder) else []
     for number in sorted(int(name) for name in names if name.isdigit() and int(name) < attempt.attempt):
         with suppress(OSError, ValueError, LookupError, TypeError):
             yield LeftFiles.from_json(read_json(_note(attempt, number)) or {})
