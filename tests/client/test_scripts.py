@@ -86,6 +86,31 @@ def test_a_script_that_is_no_shell_script_runs_from_where_it_is(ebb, master, wri
 
 
 @pytest.mark.parametrize(
+    ("typed", "options", "command"),
+    [
+        ("train.py", (), "./train.py"),
+        ("sub/../sub/train.py", (), "./sub/train.py"),
+        ("{here}/sub/train.py", (), "./sub/train.py"),
+        ("{here}/sub/train.py", ("--workdir", "sub"), "./train.py"),
+        ("{here}/train.py", ("--workdir", "link"), "./train.py"),
+        ("train.py", ("--workdir", "sub"), "{here}/train.py"),
+    ],
+)
+def test_with_a_snapshot_such_a_script_runs_from_there_if_it_lies_in_it(
+    ebb, master, write, tmp_path, typed, options, command
+):
+    """The job ran the script of the directory that it was submitted from, which no other node has."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("train.py", "sub/train.py"):
+        write("#!/usr/bin/env python3", "import model", name=name)
+    assert ebb("submit", "--snapshot", *options, typed.format(here=tmp_path), "--lr", "1").code == 0
+    spec = sent_spec(master)
+    assert list(spec.command) == ["python3", command.format(here=tmp_path), "--lr", "1"]
+    assert (spec.HasField("snapshot"), spec.name, list(spec.scripts)) == (True, "train.py", [spec.command[1]])
+
+
+@pytest.mark.parametrize(
     "line", ["#!/usr/bin/env bash", "#!/bin/bash -l", "#!/usr/bin/env -S zsh -f", "# no such line"]
 )
 def test_a_copy_of_a_shell_script_runs(ebb, master, write, line):
