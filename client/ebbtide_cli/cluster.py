@@ -14,7 +14,7 @@ from ebbtide_cli import interrupts
 from ebbtide_cli.daemons import end_started, start_daemon, stop_process, wait_until_ready
 from ebbtide_cli.errors import Failure, Unreachable
 from ebbtide_cli.home import Home, read_record, write_record
-from ebbtide_cli.masters.address import local_master
+from ebbtide_cli.masters.address import Address, local_master
 from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.terminal.output import StatusLine, complain
 from ebbtide_cli.terminal.text import plural
@@ -95,6 +95,11 @@ def undone_if_interrupted(home: Home) -> Iterator[None]:
             raise
 
 
+def own_master(home: Home) -> Address:
+    """Return the address at which the owner of ``home`` reaches its master; `Unreachable` if none runs."""
+    return local_master(home)._replace(as_owner=True)
+
+
 def ensure_master(home: Home, settings: LocalSettings, line: StatusLine) -> bool:
     """Start the master if it does not run, and wait until it answers; return whether it was started."""
     running = home.master()
@@ -139,7 +144,7 @@ def ensure_dashboard(home: Home, line: StatusLine) -> bool:
 
 def find_node(home: Home, name: str) -> client_pb2.Node | None:
     """Return the node as the master of ``home`` sees it; None if the master has no such node."""
-    with connected(local_master(home)) as stub:
+    with connected(own_master(home)) as stub:
         nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
     return next((node for node in nodes if node.name == name), None)
 
@@ -187,7 +192,7 @@ def _end_attempts(home: Home, *, kill: bool, line: StatusLine) -> None:
 def _quiesce(home: Home, settings: LocalSettings | None, *, kill: bool, line: StatusLine) -> None:
     request = client_pb2.QuiesceRequest(kill=kill)
     supervisors: list[Identity] = []
-    with connected(local_master(home)) as stub:
+    with connected(own_master(home)) as stub:
         for progress in stub.Quiesce(request, timeout=KILL_S if kill else None):
             if progress.attempts_left:
                 line.show(f"waiting for {plural(progress.attempts_left, 'attempt')} to checkpoint and end")
@@ -202,7 +207,7 @@ def _quiesce(home: Home, settings: LocalSettings | None, *, kill: bool, line: St
 
 def _answers(home: Home) -> bool:
     try:
-        with connected(local_master(home)) as stub:
+        with connected(own_master(home)) as stub:
             ask(stub.ShowCluster, client_pb2.ShowClusterRequest())
     except Unreachable:
         return False

@@ -101,6 +101,18 @@ def test_up_starts_a_cluster_and_down_leaves_nothing(ebb_process, local):
     assert "Nothing is running" in ebb_process("down").out
 
 
+def test_a_token_of_another_cluster_does_not_keep_this_one_from_going_up_and_down(ebb_process, local, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("EBB_TOKEN", "ebb_0123456789abcdef_x")
+        up = ebb_process("up", "--gpus", "1xT4")
+        assert (up.code, up.err) == (0, "")
+        kill(local.master())
+        assert ebb_process("up").code == 0
+        down = ebb_process("down")
+        assert (down.code, down.err) == (0, "")
+    assert living(local.root) == []
+
+
 def test_a_cluster_that_came_back_resumes_its_jobs(ebb, ebb_process, local):
     ebb_process("up", "--gpus", "1xT4")
     job_id = submit(ebb, COUNTING_JOB)
