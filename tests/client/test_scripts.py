@@ -191,6 +191,14 @@ def test_a_job_without_gpus_needs_none_of_the_kind_that_the_script_asks_for(ebb,
     assert (spec.gpus_max, spec.gpu_mem_bytes, spec.HasField("needs"), spec.retries) == (share(0), 0, False, 1)
 
 
+def test_a_comment_begins_at_the_beginning_of_a_word_as_in_a_shell(ebb, master, write):
+    """The rest of the line was dropped without a word."""
+    write("#!/bin/bash", "#EBB --name a#1 --env 'A=# x' --env B=\\ #2 --gpus 4 #--gpus 5 'x")
+    assert ebb("submit", "train.sh").code == 0
+    spec = sent_spec(master)
+    assert (spec.name, spec.env["A"], spec.env["B"], spec.gpus_max) == ("a#1", "# x", " #2", share(4))
+
+
 BAD_LINES = [
     ("#EBB --gpus 0", "train.sh:2: Invalid value for '--gpus': '0' is no GPU at all"),
     ("#EBB --nonsense", "train.sh:2: there is no option '--nonsense'"),

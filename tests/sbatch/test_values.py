@@ -93,6 +93,7 @@ def test_options_are_long_or_short_and_the_last_one_counts():
     assert asked("-HQ -J 'two words' --ntasks-per-n 2") == {
         "hold": "", "quiet": "", "job-name": "two words", "ntasks-per-node": "2",
     }  # fmt: skip
+    assert asked("-J a#1 --gpus=4 #--mem=4G") == {"job-name": "a#1", "gpus": "4"}
     assert asked("--nice --no-kill=off --exclusive=user --export=NONE # why") == {
         "nice": "", "no-kill": "off", "exclusive": "user", "export": "NONE",
     }  # fmt: skip
