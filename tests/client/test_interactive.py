@@ -5,6 +5,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import grpc
 import pytest
 from ebbtide_cli.channels.terminal import Escapes
 from ebbtide_protos.v1 import client_pb2, job_pb2
@@ -136,6 +137,55 @@ def test_a_master_that_gives_no_input_is_not_left_with_a_job_that_read_nothing(f
 def test_a_command_is_as_other_jobs_are_if_its_options_say_so(ebb, finished, options, suspend, job_class):
     ebb("run", *options, "--", "true")
     assert (sent_spec(finished).suspend, sent_spec(finished).job_class) == (suspend, job_class)
+
+
+@pytest.fixture
+def printing(master):
+    """A master whose next job runs and has printed something."""
+    master.logs = [(1, b"out\n")]
+    master.add(make_job("17", "RUNNING", start_time=1.0, attempts=[client_pb2.AttemptSummary(attempt=1)]))
+    return master
+
+
+def run_into(stdout):
+    """Run `ebb run`, which prints into ``stdout``: its exit code, and what it says."""
+    with start_ebb("run", "--", "yes", stdout=stdout) as process:
+        _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+@pytest.fixture
+def unread():
+    """A pipe whose reader is gone."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def test_a_command_whose_reader_is_gone_is_cancelled_as_it_would_end_if_it_ran_here(printing, unread):
+    """`ebb run … | head` left the job running without a word."""
+    words = "ebb: job 17 is cancelled: its output cannot be written: Broken pipe\n"
+    assert run_into(unread) == (141, words)
+    assert [(request.job_id, request.now) for request in printing.sent("Cancel")] == [("17", False)]
+
+
+def test_a_command_that_has_ended_before_its_reader_went_needs_no_word(printing, unread):
+    printing.refusals["Cancel"] = (grpc.StatusCode.FAILED_PRECONDITION, "job 17 is COMPLETED already")
+    assert run_into(unread) == (141, "")
+
+
+def test_a_command_that_cannot_be_cancelled_is_said_to_go_on(printing, unread):
+    printing.refusals["Cancel"] = (grpc.StatusCode.PERMISSION_DENIED, "the token has expired")
+    words = "ebb: job 17 goes on, although its output cannot be written: Broken pipe: the token has expired\n"
+    assert run_into(unread) == (141, words)
+
+
+def test_a_full_disk_cancels_the_command_and_is_a_failure_of_ours(printing):
+    with open("/dev/full", "w") as full:
+        code, err = run_into(full)
+    assert (code, err) == (125, "ebb: job 17 is cancelled: its output cannot be written: No space left on device\n")
+    assert printing.sent("Cancel")
 
 
 @pytest.mark.parametrize("unheard", [1, 2, 3])
