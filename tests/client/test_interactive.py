@@ -196,6 +196,23 @@ def test_a_master_that_goes_away_just_after_the_submit_is_waited_for(ebb, finish
     assert (result.code, result.out, finished.mute) == (3, "out\n", 0)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("run -- true", "submit --wait -- true", "shell", "shell --attach @", "shell --attach x", "shell --attach 17"),
+        *("exec @ -- true", "exec x -- true", "exec 17 -- true"),
+    ],
+)
+def test_a_failure_of_ours_is_125_where_the_code_is_otherwise_that_of_the_job(home, words):
+    result = run_on_terminal(*words.split(), streams=("stdin", "stdout", "stderr"))
+    assert (result.code, "no master in EBB_HOME" in result.out or "no job 'x'" in result.out) == (125, True)
+
+
+def test_a_shell_that_ends_before_it_runs_is_a_failure_of_ours(finished):
+    result = run_on_terminal("shell", streams=("stdin", "stdout", "stderr"))
+    assert (result.code, "job 17 FAILED (exit code 3) before it ran" in result.out) == (125, True)
+
+
 def test_what_has_no_meaning_for_one_job_is_no_option(ebb, master):
     assert ebb("notebook", "--array", "0-9").complaint == "--array: an array is for 'ebb submit'"
     assert (

@@ -15,7 +15,7 @@ from ebbtide_cli.channels.waiting import cancel, try_to_cancel
 from ebbtide_cli.commands.verb import examples, master_option
 from ebbtide_cli.describing.facts import state_of
 from ebbtide_cli.describing.jobs import exit_status, finished, summary
-from ebbtide_cli.errors import FAILED, INTERRUPTED, OURS, USAGE, Failure, Unreachable
+from ebbtide_cli.errors import FAILED, INTERRUPTED, OURS, Failure, Unreachable, code_is_of_job
 from ebbtide_cli.logs.log_reading import output
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import interactive_spec, queue, with_input
@@ -52,17 +52,13 @@ def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
     of its output that goes away, such as head, cancels it, too.
     A lost connection does not end the job once it has all of its input.
     """
-    spec = interactive_spec(given, JobKind.COMMAND, argv)
-    if reads := is_given():
-        spec = with_input(spec)
-    check_start(master, spec, waits=bool(spec.after or spec.begin_at))
-    try:
+    with code_is_of_job():
+        spec = interactive_spec(given, JobKind.COMMAND, argv)
+        if reads := is_given():
+            spec = with_input(spec)
+        check_start(master, spec, waits=bool(spec.after or spec.begin_at))
         job_id = queue(master, spec)
         return _follow(master, job_id, Feeder(master, job_id) if reads else None)
-    except Failure as failure:
-        # The exit code is the command's; a failure of ebb must not look like one.
-        failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
-        raise
 
 
 def _follow(master: str | None, job_id: str, feeder: Feeder | None) -> int:
@@ -116,7 +112,7 @@ def _show(master: str | None, job_id: str, data: bytes) -> None:
             has_ended = failure.code == FAILED
             fate = "" if has_ended else f"job {job_id} goes on, although {why}: {failure.message}"
         if not isinstance(error, BrokenPipeError):
-            raise Failure(fate or f"job {job_id}: {why}", OURS) from None
+            raise Failure(fate or f"job {job_id}: {why}") from None
         if fate:
             complain(fate)
         raise
