@@ -68,7 +68,7 @@ def translate(name: str, script: str) -> Translated:
         if option in lines.asked:
             words = tuple(_words(lines, lines.asked[option], words_of))
             directives.append(Directive(lines.asked[option].where, words))
-    directives.append(Directive(name, tuple(_environment(name, lines, shape))))
+    directives.append(Directive(name, tuple(_environment(lines, shape))))
     return Translated([directive for directive in directives if directive.words], lines.notes)
 
 
@@ -257,8 +257,8 @@ TRANSLATIONS: Final = {
 """The translation by option of sbatch; resources and the environment are combined from several options elsewhere."""
 
 
-def _environment(name: str, lines: SbatchReading, shape: Shape) -> Words:
-    """Yield the variables that --export passes on, and Slurm's variables that are known before the job has a node."""
+def _environment(lines: SbatchReading, shape: Shape) -> Words:
+    """Yield the variables that --export passes on, and those of Slurm's that only these lines can say."""
     wanted = lines.text("export") or "ALL"
     for item in re.split(r",(?=[A-Za-z_])", wanted):
         if item.upper() == "ALL":
@@ -266,16 +266,13 @@ def _environment(name: str, lines: SbatchReading, shape: Shape) -> Words:
         elif item.upper() not in ("NONE", "NIL") and ("=" in item or item in os.environ):
             yield from ("--env", item)
     variables = {
-        "SLURM_JOB_NAME": lines.text("job-name") or os.path.basename(name),
         "SLURM_SUBMIT_DIR": os.getcwd(),
         "SLURM_SUBMIT_HOST": socket.gethostname(),
         "SLURM_NTASKS": str(shape.tasks or ""),
         "SLURM_NTASKS_PER_NODE": lines.text("ntasks-per-node"),
         "SLURM_CPUS_PER_TASK": lines.text("cpus-per-task"),
         "SLURM_GPUS_PER_TASK": lines.text("gpus-per-task"),
-        "SLURM_JOB_PARTITION": lines.text("partition"),
         "SLURM_JOB_ACCOUNT": lines.text("account"),
-        "SLURM_MEM_PER_NODE": str(shape.mem_bytes // 2**20) if shape.mem_bytes else "",
     }
     for variable, value in variables.items():
         if value:
