@@ -217,6 +217,15 @@ def test_a_mistake_in_a_line_names_file_and_line(ebb, master, write, line, named
     assert result.complaint.startswith(named)
 
 
+@pytest.mark.parametrize("name", ["train.sh", "train"])
+def test_a_byte_order_mark_hides_no_options_and_is_not_sent(ebb, master, write, name):
+    write(name=name).write_bytes(b"\xef\xbb\xbf#!/bin/bash\n#EBB --priority 7\n#SBATCH --gpus=2\necho\n")
+    assert ebb("submit", name).code == 0
+    spec = sent_spec(master)
+    assert (spec.priority, spec.gpus_max) == (7, share(2))
+    assert spec.script == "#!/bin/bash\n#EBB --priority 7\n#SBATCH --gpus=2\necho\n"
+
+
 def test_a_script_that_cannot_be_sent_says_why(ebb, master, write):
     write(name="big.sh").write_text("#!/bin/bash\n" + "#" * 2**17)
     write(name="latin.sh").write_bytes(b"#!/bin/bash\necho \xe4\n")

@@ -162,6 +162,15 @@ def test_lines_become_options(lines, options):
     assert words(*lines) == options
 
 
+@pytest.mark.parametrize(
+    ("line", "noted"),
+    [("-e x.err", True), ("-o x.out -e x.err", True), ("-e /dev/null", True), ("-o x.log -e x.log", False)],
+)
+def test_errors_that_would_have_a_file_of_their_own_are_said_to_have_none(line, noted):
+    notes = translate("job.sh", f"#!/bin/sh\n#SBATCH --gpus=1 {line}\n").notes
+    assert notes == ["job.sh:2: #SBATCH --error: not used: stderr goes where stdout goes"] * noted
+
+
 def test_a_script_that_requeues_itself_has_no_limit_over_all_its_runs():
     translated = translate("job.sh", "#!/bin/sh\n#SBATCH --time=10\n#SBATCH --gpus=1\nscontrol requeue $SLURM_JOB_ID\n")
     assert "--time" not in [word for directive in translated.directives for word in directive.words]

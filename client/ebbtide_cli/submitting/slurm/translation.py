@@ -126,12 +126,16 @@ def _partition(lines: SbatchReading, text: str) -> Words:
 
 
 def _output(lines: SbatchReading, text: str) -> Words:
-    """Translate the log's file name: ``%j %A %a %x %N`` are the same; a log is one file for both streams."""
-    errors = lines.text("error")
-    if errors and errors != text:
-        lines.note("error", "not used: stderr goes where stdout goes")
+    """Translate the log's file name: ``%j %A %a %x %N`` are the same."""
     if text != "/dev/null":
         yield from ("--output", _file_name(text))
+
+
+def _error(lines: SbatchReading, text: str) -> Words:
+    """Say that a log is one file for both streams, unless that is what is asked for."""
+    if text != lines.text("output"):
+        lines.note("error", "not used: stderr goes where stdout goes")
+    yield from ()
 
 
 def _file_name(text: str) -> str:
@@ -240,6 +244,7 @@ TRANSLATIONS: Final = {
     "partition": _partition,
     "time": _time,
     "output": _output,
+    "error": _error,
     "signal": _signal,
     "array": _array,
     "dependency": _dependency,
