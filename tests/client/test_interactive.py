@@ -251,6 +251,22 @@ def test_a_tensorboard_has_no_gpu_and_reads_what_jobs_wrote(ebb, finished):
 
 
 @pytest.mark.parametrize(
+    ("directories", "shown"),
+    [
+        (["/a/runs"], "/a/runs"),
+        (["/a/runs", "/a/../a/runs"], "/a/runs"),
+        (["/a/runs", "/b/runs", "/c"], "a/runs:/a/runs,b/runs:/b/runs,c:/c"),
+        (["/a/x/runs", "/b/x/runs", "/b/y/runs"], "a/x/runs:/a/x/runs,b/x/runs:/b/x/runs,y/runs:/b/y/runs"),
+        (["/runs", "/a/runs"], "/runs:/runs,a/runs:/a/runs"),
+    ],
+)
+def test_directories_of_one_name_are_shown_beside_each_other(ebb, finished, directories, shown):
+    """TensorBoard has one run of a name, so that only the last of them was seen."""
+    ebb("tensorboard", *directories)
+    assert sent_spec(finished).command[2] == shown
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("17", "."), "cp: '17' is not ID:PATH, such as 17:model.pt"),
