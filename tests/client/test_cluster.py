@@ -299,12 +299,14 @@ def test_a_node_that_has_joined_another_cluster_goes_on_when_this_one_goes_down(
     with subprocess.Popen(["sleep", "600"], env={}) as agent, subprocess.Popen(["sleep", "600"], env={}) as supervisor:
         for process, record in ((agent, node / "agent.json"), (supervisor, node / "attempts/17.1/supervisor.json")):
             record.write_text(json.dumps(Identity.of(process.pid).to_json()))
-        alone = ebb_process("down")
-        assert ebb_process("up", "--node", "ws1", "--gpus", "1xT4").code == 0
-        down = ebb_process("down", "--json")
-        assert (agent.poll(), supervisor.poll()) == (None, None)
-        agent.kill()
-        supervisor.kill()
+        try:
+            alone = ebb_process("down")
+            up = ebb_process("up", "--node", "ws1", "--gpus", "1xT4")
+            down = ebb_process("down", "--json")
+            assert (up.code, agent.poll(), supervisor.poll()) == (0, None, None)
+        finally:
+            agent.kill()
+            supervisor.kill()
     told = "ebb: down: node ws9 goes on, as it has joined the cluster at 192.0.2.1:7078: "
     assert (alone.code, alone.out) == (0, f"Nothing else is running in {local.root}.\n")
     assert (down.code, down.json["stopped"]) == (0, ["node ws1", "master"])
