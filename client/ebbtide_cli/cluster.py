@@ -14,7 +14,7 @@ from ebbtide_cli import interrupts
 from ebbtide_cli.daemons import end_started, start_daemon, stop_process, wait_until_ready
 from ebbtide_cli.errors import Failure, Unreachable
 from ebbtide_cli.home import Home, read_record, write_record
-from ebbtide_cli.masters.address import local_master
+from ebbtide_cli.masters.address import Address, local_master
 from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.terminal.output import StatusLine, complain
 from ebbtide_cli.terminal.text import plural
@@ -90,9 +90,14 @@ def undone_if_interrupted(home: Home) -> Iterator[None]:
             yield
         except KeyboardInterrupt:
             with interrupts.shielded():
-                if not any(home.supervisors()):
+                if not any(home.supervisors(joined=False)):
                     end_started()
             raise
+
+
+def own_master(home: Home) -> Address:
+    """Return the address at which the owner of ``home`` reaches its master; `Unreachable` if none runs."""
+    return local_master(home)._replace(as_owner=True)
 
 
 def ensure_master(home: Home, settings: LocalSettings, line: StatusLine) -> bool:
@@ -139,28 +144,31 @@ def ensure_dashboard(home: Home, line: StatusLine) -> bool:
 
 def find_node(home: Home, name: str) -> client_pb2.Node | None:
     """Return the node as the master of ``home`` sees it; None if the master has no such node."""
-    with connected(local_master(home)) as stub:
+    with connected(own_master(home)) as stub:
         nodes = ask(stub.ListNodes, client_pb2.ListNodesRequest()).nodes
     return next((node for node in nodes if node.name == name), None)
 
 
 def bring_down(home: Home, *, kill: bool, line: StatusLine) -> list[str]:
-    """End all attempts, with their grace periods unless ``kill``, then all other processes; return what ended."""
+    """End all attempts, with their grace periods unless ``kill``, then all other processes; return what ended.
+
+    Nodes that have joined another cluster go on: their jobs are that cluster's.
+    """
     stopped = []
     if dashboard := home.dashboard():
         stop_process("the dashboard", dashboard)
         stopped.append("dashboard")
-    if not (home.master() or home.agents() or any(home.supervisors())):
+    if not (home.master() or home.agents(joined=False) or any(home.supervisors(joined=False))):
         return stopped
     _end_attempts(home, kill=kill, line=line)
-    for node, agent in home.agents().items():
+    for node, agent in home.agents(joined=False).items():
         stop_process(f"the agent of node {node}", agent)
         stopped.append(f"node {node}")
     if master := home.master():
         stop_process("the master", master)
         stopped.append("master")
     home.quiesced_record.unlink(missing_ok=True)
-    if left := [str(process.pid) for process in home.supervisors()]:
+    if left := [str(process.pid) for process in home.supervisors(joined=False)]:
         raise Failure(f"{plural(len(left), 'attempt')} could not be ended: supervisor pid {', '.join(left)}")
     return stopped
 
@@ -169,7 +177,7 @@ def _end_attempts(home: Home, *, kill: bool, line: StatusLine) -> None:
     """Let the master end every attempt; restart a dead master or agent for this, as only they can do it safely."""
     settings = LocalSettings.remembered(home)
     if home.master() is None:
-        if not any(home.supervisors()):
+        if not any(home.supervisors(joined=False)):
             return
         if settings is None:
             raise Failure(f"jobs run in {home.root} without a master: start it with 'ebb master', then 'ebb down'")
@@ -187,14 +195,14 @@ def _end_attempts(home: Home, *, kill: bool, line: StatusLine) -> None:
 def _quiesce(home: Home, settings: LocalSettings | None, *, kill: bool, line: StatusLine) -> None:
     request = client_pb2.QuiesceRequest(kill=kill)
     supervisors: list[Identity] = []
-    with connected(local_master(home)) as stub:
+    with connected(own_master(home)) as stub:
         for progress in stub.Quiesce(request, timeout=KILL_S if kill else None):
             if progress.attempts_left:
                 line.show(f"waiting for {plural(progress.attempts_left, 'attempt')} to checkpoint and end")
                 if settings and home.agent(settings.node) is None:
                     complain(f"the agent of node {settings.node} had died: starting it to end its attempts")
                     ensure_agent(home, settings, line)
-            supervisors = supervisors or list(home.supervisors())
+            supervisors = supervisors or list(home.supervisors(joined=False))
     line.clear()
     for supervisor in supervisors:
         supervisor.ended_within(SUPERVISOR_S)
@@ -202,7 +210,7 @@ def _quiesce(home: Home, settings: LocalSettings | None, *, kill: bool, line: St
 
 def _answers(home: Home) -> bool:
     try:
-        with connected(local_master(home)) as stub:
+        with connected(own_master(home)) as stub:
             ask(stub.ShowCluster, client_pb2.ShowClusterRequest())
     except Unreachable:
         return False

@@ -1,5 +1,7 @@
 """How a verb fails: with one line on stderr, and an exit code that scripts can rely on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 OK: Final = 0
@@ -49,3 +51,13 @@ class NodeAway(Unreachable):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.code = FAILED
+
+
+@contextmanager
+def code_is_of_job() -> Iterator[None]:
+    """End with `OURS` if the block fails, as other codes are the job's own; wrong usage and Ctrl-C keep theirs."""
+    try:
+        yield
+    except Failure as failure:
+        failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
+        raise

@@ -91,10 +91,11 @@ class Home(NamedTuple):
         """Return the agent of ``node`` that runs in this home; None if none does."""
         return _living(self.agent_record(node))
 
-    def agents(self) -> dict[str, Identity]:
-        """Return all agents that run in this home, by node."""
+    def agents(self, *, joined: bool = True) -> dict[str, Identity]:
+        """Return the agents that run in this home, by node; with or without those that ``joined`` another cluster."""
         records = sorted(self.root.glob("nodes/*/agent.json"))
-        return {path.parent.name: process for path in records if (process := _living(path))}
+        found = {path.parent.name: process for path in records if (process := _living(path))}
+        return {node: process for node, process in found.items() if joined or not self.joined(node)}
 
     def note_end(self, node: str, until: float | None) -> None:
         """Leave a notice for the agent of ``node``: this machine is gone at Unix time ``until``; None: take it back."""
@@ -104,10 +105,10 @@ class Home(NamedTuple):
         else:
             write_record(notice, {"until": until, "boot_id": boot_id()})
 
-    def supervisors(self) -> Iterator[Identity]:
-        """Yield the supervisors of this home that are alive."""
+    def supervisors(self, *, joined: bool = True) -> Iterator[Identity]:
+        """Yield the supervisors of this home that are alive; with or without those of nodes that ``joined``."""
         for path in sorted(self.root.glob("nodes/*/attempts/*/supervisor.json")):
-            if process := _living(path):
+            if (process := _living(path)) and (joined or not self.joined(path.parents[2].name)):
                 yield process
 
 

@@ -7,6 +7,9 @@ from typing import Final
 from ebbtide_protos.quantities import abbreviated, parse_duration
 
 FORMATS: Final = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M")
+EARLIEST_S: Final = -62_104_060_800.0
+LATEST_S: Final = 253_370_764_800.0
+"""The beginnings of the years 2 and 9999, beyond which dates cannot be written in every time zone."""
 
 
 def parse_time(text: str, now: float, *, ago: bool = False) -> float:
@@ -32,7 +35,10 @@ def parse_time(text: str, now: float, *, ago: bool = False) -> float:
     except ValueError:
         known = f"write '2026-11-23 09:00', 2026-11-23, 09:00, now, or {'' if ago else '+'}2h"
         raise ValueError(f"{abbreviated(text)!r} is not a time: {known}") from None
-    return now - seconds if ago else now + seconds
+    moment = now - seconds if ago else now + seconds
+    if not EARLIEST_S < moment < LATEST_S:
+        raise ValueError(f"{abbreviated(text)!r} is too far from now: times are from the year 2 to 9998")
+    return moment
 
 
 def _at_time_of_day(text: str, now: float, ago: bool) -> float:
@@ -46,7 +52,7 @@ def _at_time_of_day(text: str, now: float, ago: bool) -> float:
 
 def days_between(start: float, end: float) -> list[float]:
     """Return ``start``, every local midnight between, and ``end``, in Unix seconds."""
-    edges, day = [start], datetime.fromtimestamp(start).date()
-    while (midnight := datetime.combine(day := day + timedelta(days=1), time()).timestamp()) < end:
-        edges.append(midnight)
-    return [*edges, end]
+    first, last = datetime.fromtimestamp(start).date(), datetime.fromtimestamp(end).date()
+    days = (first + timedelta(days=number) for number in range(1, (last - first).days + 1))
+    midnights = (datetime.combine(day, time()).timestamp() for day in days)
+    return [start, *(midnight for midnight in midnights if midnight < end), end]

@@ -15,6 +15,7 @@ MAX_SHARE_DENOMINATOR: Final = 16
 MAX_TASKS: Final = 10_000
 MAX_ARRAY_TEXT: Final = 4096
 MAX_NODES: Final = 4096
+MAX_GPUS: Final = 4096
 """The limits up to here repeat those of `ebbtide_core.model.limits`, which most verbs do not load."""
 
 # Compiled when they are first used, because most verbs use none of them.
@@ -91,6 +92,8 @@ def _gpu_count(text: str) -> "Fraction":
     numerator, _, denominator = text.partition("/")
     if int(numerator) == 0:
         raise ValueError(f"{text!r} is no GPU at all: a job without GPUs is spelled --cpu-only")
+    if int(numerator) > MAX_GPUS:
+        raise ValueError(f"{text!r} is more than the limit of {MAX_GPUS}")
     if not denominator:
         return Fraction(int(numerator))
     if int(numerator) != 1 or not 1 <= int(denominator) <= MAX_SHARE_DENOMINATOR:

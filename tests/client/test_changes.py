@@ -53,6 +53,9 @@ def test_resize_sends_the_range(ebb, master):
     assert (request.gpus_min, request.gpus_max) == (share(1, 2), share(4))
     assert ebb("resize", "17").code == 2
     assert ebb("resize", "17", "--gpus", "0").code == 2
+    refused = ebb("resize", "17", "--gpus", "99999999999")
+    words = "resize: Invalid value for '--gpus': '99999999999' is more than the limit of 4096"
+    assert (refused.code, refused.complaint, len(master.sent("Resize"))) == (2, words, 1)
 
 
 def test_a_resize_says_that_it_fixes_a_range_and_how_to_undo_it(ebb, master):

@@ -101,6 +101,18 @@ def test_up_starts_a_cluster_and_down_leaves_nothing(ebb_process, local):
     assert "Nothing is running" in ebb_process("down").out
 
 
+def test_a_token_of_another_cluster_does_not_keep_this_one_from_going_up_and_down(ebb_process, local, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("EBB_TOKEN", "ebb_0123456789abcdef_x")
+        up = ebb_process("up", "--gpus", "1xT4")
+        assert (up.code, up.err) == (0, "")
+        kill(local.master())
+        assert ebb_process("up").code == 0
+        down = ebb_process("down")
+        assert (down.code, down.err) == (0, "")
+    assert living(local.root) == []
+
+
 def test_a_cluster_that_came_back_resumes_its_jobs(ebb, ebb_process, local):
     ebb_process("up", "--gpus", "1xT4")
     job_id = submit(ebb, COUNTING_JOB)
@@ -276,6 +288,29 @@ def test_down_never_signals_a_process_that_only_has_a_daemons_pid(ebb_process, h
         assert "Nothing is running" in ebb_process("down", "--now").out
         assert bystander.poll() is None
         bystander.kill()
+
+
+def test_a_node_that_has_joined_another_cluster_goes_on_when_this_one_goes_down(ebb_process, local):
+    """Its agent was stopped, and a master was started for its jobs, which are those of the other cluster."""
+    node = local.root / "nodes" / "ws9"
+    (node / "attempts" / "17.1").mkdir(parents=True)
+    (node / "tls").mkdir()
+    (node / "tls" / "joined.json").write_text('{"address": "192.0.2.1:7078"}')
+    with subprocess.Popen(["sleep", "600"], env={}) as agent, subprocess.Popen(["sleep", "600"], env={}) as supervisor:
+        for process, record in ((agent, node / "agent.json"), (supervisor, node / "attempts/17.1/supervisor.json")):
+            record.write_text(json.dumps(Identity.of(process.pid).to_json()))
+        try:
+            alone = ebb_process("down")
+            up = ebb_process("up", "--node", "ws1", "--gpus", "1xT4")
+            down = ebb_process("down", "--json")
+            assert (up.code, agent.poll(), supervisor.poll()) == (0, None, None)
+        finally:
+            agent.kill()
+            supervisor.kill()
+    told = "ebb: down: node ws9 goes on, as it has joined the cluster at 192.0.2.1:7078: "
+    assert (alone.code, alone.out) == (0, f"Nothing else is running in {local.root}.\n")
+    assert (down.code, down.json["stopped"]) == (0, ["node ws1", "master"])
+    assert alone.err == down.err == f"{told}'ebb node leave' clears it of its jobs\n"
 
 
 def test_how_long_logs_and_checkpoints_are_kept_is_told_to_the_agent_and_remembered(home, ebb, monkeypatch):

@@ -1,10 +1,13 @@
 """The demo's picture and its claims, without running it."""
 
+import os
 from pathlib import Path
 
 import pytest
 from ebbtide_cli.demo.proof import claims, same_weights, similar_loss
 from ebbtide_cli.demo.timeline import timeline
+from ebbtide_cli.errors import Failure
+from ebbtide_cli.verbs import demo
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 GPUS = ["GPU-a", "GPU-b"]
@@ -124,3 +127,27 @@ def test_the_picture_shows_who_was_where_and_who_was_leaving() -> None:
     assert picture[0] == "GPU 0 ████▒█████···███████"
     assert picture[1] == "GPU 1 ██████████▒··███████"
     assert "long" in picture[3]
+
+
+def test_a_demo_ends_its_daemons_even_if_its_cluster_cannot_be_brought_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[bool] = []
+
+    def fail(*_: object, **__: object) -> None:
+        raise Failure("token: it is not valid")
+
+    monkeypatch.setattr(demo, "ensure_master", fail)
+    monkeypatch.setattr(demo, "bring_down", fail)
+    monkeypatch.setattr(demo, "end_started", lambda: ended.append(True))
+    with pytest.raises(Failure, match="it is not valid"), demo._cluster(tmp_path, "4xT4"):
+        pytest.fail("there is no cluster")
+    assert ended == [True]
+
+
+def test_a_demo_is_about_its_own_cluster_whatever_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("EBB_HOME", "EBB_MASTER", "EBB_TOKEN")
+    for name in names:
+        monkeypatch.setenv(name, "another")
+    with demo._folder(keep=False) as folder:
+        assert [os.environ.get(name) for name in names] == [str(folder), None, None]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import grpc
 import pytest
 from ebbtide_cli.channels.terminal import Escapes
 from ebbtide_protos.v1 import client_pb2, job_pb2
@@ -138,12 +139,78 @@ def test_a_command_is_as_other_jobs_are_if_its_options_say_so(ebb, finished, opt
     assert (sent_spec(finished).suspend, sent_spec(finished).job_class) == (suspend, job_class)
 
 
+@pytest.fixture
+def printing(master):
+    """A master whose next job runs and has printed something."""
+    master.logs = [(1, b"out\n")]
+    master.add(make_job("17", "RUNNING", start_time=1.0, attempts=[client_pb2.AttemptSummary(attempt=1)]))
+    return master
+
+
+def run_into(stdout):
+    """Run `ebb run`, which prints into ``stdout``: its exit code, and what it says."""
+    with start_ebb("run", "--", "yes", stdout=stdout) as process:
+        _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+@pytest.fixture
+def unread():
+    """A pipe whose reader is gone."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def test_a_command_whose_reader_is_gone_is_cancelled_as_it_would_end_if_it_ran_here(printing, unread):
+    """`ebb run … | head` left the job running without a word."""
+    words = "ebb: job 17 is cancelled: its output cannot be written: Broken pipe\n"
+    assert run_into(unread) == (141, words)
+    assert [(request.job_id, request.now) for request in printing.sent("Cancel")] == [("17", False)]
+
+
+def test_a_command_that_has_ended_before_its_reader_went_needs_no_word(printing, unread):
+    printing.refusals["Cancel"] = (grpc.StatusCode.FAILED_PRECONDITION, "job 17 is COMPLETED already")
+    assert run_into(unread) == (141, "")
+
+
+def test_a_command_that_cannot_be_cancelled_is_said_to_go_on(printing, unread):
+    printing.refusals["Cancel"] = (grpc.StatusCode.PERMISSION_DENIED, "the token has expired")
+    words = "ebb: job 17 goes on, although its output cannot be written: Broken pipe: the token has expired\n"
+    assert run_into(unread) == (141, words)
+
+
+def test_a_full_disk_cancels_the_command_and_is_a_failure_of_ours(printing):
+    with open("/dev/full", "w") as full:
+        code, err = run_into(full)
+    assert (code, err) == (125, "ebb: job 17 is cancelled: its output cannot be written: No space left on device\n")
+    assert printing.sent("Cancel")
+
+
 @pytest.mark.parametrize("unheard", [1, 2, 3])
 def test_a_master_that_goes_away_just_after_the_submit_is_waited_for(ebb, finished, unheard):
     """Before a stream has brought anything: the master was there a moment ago."""
     finished.mute_after_submit = unheard
     result = ebb("run", "--", "true")
     assert (result.code, result.out, finished.mute) == (3, "out\n", 0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("run -- true", "submit --wait -- true", "shell", "shell --attach @", "shell --attach x", "shell --attach 17"),
+        *("exec @ -- true", "exec x -- true", "exec 17 -- true"),
+    ],
+)
+def test_a_failure_of_ours_is_125_where_the_code_is_otherwise_that_of_the_job(home, words):
+    result = run_on_terminal(*words.split(), streams=("stdin", "stdout", "stderr"))
+    assert (result.code, "no master in EBB_HOME" in result.out or "no job 'x'" in result.out) == (125, True)
+
+
+def test_a_shell_that_ends_before_it_runs_is_a_failure_of_ours(finished):
+    result = run_on_terminal("shell", streams=("stdin", "stdout", "stderr"))
+    assert (result.code, "job 17 FAILED (exit code 3) before it ran" in result.out) == (125, True)
 
 
 def test_what_has_no_meaning_for_one_job_is_no_option(ebb, master):
@@ -181,6 +248,22 @@ def test_a_tensorboard_has_no_gpu_and_reads_what_jobs_wrote(ebb, finished):
     spec = sent_spec(finished)
     assert (spec.kind, spec.gpus_max.numerator) == (job_pb2.JOB_KIND_TENSORBOARD, 0)
     assert spec.command[2] == "job 4:{output:4},job 5 runs:/home/ada/run/runs"
+
+
+@pytest.mark.parametrize(
+    ("directories", "shown"),
+    [
+        (["/a/runs"], "/a/runs"),
+        (["/a/runs", "/a/../a/runs"], "/a/runs"),
+        (["/a/runs", "/b/runs", "/c"], "a/runs:/a/runs,b/runs:/b/runs,c:/c"),
+        (["/a/x/runs", "/b/x/runs", "/b/y/runs"], "a/x/runs:/a/x/runs,b/x/runs:/b/x/runs,y/runs:/b/y/runs"),
+        (["/runs", "/a/runs"], "/runs:/runs,a/runs:/a/runs"),
+    ],
+)
+def test_directories_of_one_name_are_shown_beside_each_other(ebb, finished, directories, shown):
+    """TensorBoard has one run of a name, so that only the last of them was seen."""
+    ebb("tensorboard", *directories)
+    assert sent_spec(finished).command[2] == shown
 
 
 @pytest.mark.parametrize(

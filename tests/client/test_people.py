@@ -98,6 +98,8 @@ def test_the_token_is_that_of_the_environment_else_of_the_login_else_of_the_home
     assert credentials.token_for(address) == "ebb_login"
     monkeypatch.setenv("EBB_TOKEN", " ebb_named ")
     assert credentials.token_for(address) == "ebb_named"
+    owner = at_home(home, "test")._replace(as_owner=True)
+    assert (credentials.token_for(owner), credentials.token_for(at_home(home, "test"))) == ("ebb_home", "ebb_named")
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,10 @@ def test_a_reservation_is_cancelled_by_its_id(ebb, reserved):
         (("--gpus", "2", "--for", "4h", "--start", "soon"), "reserve-gpus: --start: 'soon' is not a time"),
         (("--gpus", "2", "--cancel", "3"), "reserve-gpus: --cancel: not together with --gpus or --for"),
         (("--gpus", "0", "--for", "4h"), "reserve-gpus: Invalid value for '--gpus'"),
+        (
+            ("--gpus", "99999999999", "--for", "4h"),
+            "reserve-gpus: Invalid value for '--gpus': 99999999999 is not in the range 1<=x<=4096",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(ebb, master, options, complaint):

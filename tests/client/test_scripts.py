@@ -86,6 +86,31 @@ def test_a_script_that_is_no_shell_script_runs_from_where_it_is(ebb, master, wri
 
 
 @pytest.mark.parametrize(
+    ("typed", "options", "command"),
+    [
+        ("train.py", (), "./train.py"),
+        ("sub/../sub/train.py", (), "./sub/train.py"),
+        ("{here}/sub/train.py", (), "./sub/train.py"),
+        ("{here}/sub/train.py", ("--workdir", "sub"), "./train.py"),
+        ("{here}/train.py", ("--workdir", "link"), "./train.py"),
+        ("train.py", ("--workdir", "sub"), "{here}/train.py"),
+    ],
+)
+def test_with_a_snapshot_such_a_script_runs_from_there_if_it_lies_in_it(
+    ebb, master, write, tmp_path, typed, options, command
+):
+    """The job ran the script of the directory that it was submitted from, which no other node has."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("train.py", "sub/train.py"):
+        write("#!/usr/bin/env python3", "import model", name=name)
+    assert ebb("submit", "--snapshot", *options, typed.format(here=tmp_path), "--lr", "1").code == 0
+    spec = sent_spec(master)
+    assert list(spec.command) == ["python3", command.format(here=tmp_path), "--lr", "1"]
+    assert (spec.HasField("snapshot"), spec.name, list(spec.scripts)) == (True, "train.py", [spec.command[1]])
+
+
+@pytest.mark.parametrize(
     "line", ["#!/usr/bin/env bash", "#!/bin/bash -l", "#!/usr/bin/env -S zsh -f", "# no such line"]
 )
 def test_a_copy_of_a_shell_script_runs(ebb, master, write, line):
@@ -166,6 +191,14 @@ def test_a_job_without_gpus_needs_none_of_the_kind_that_the_script_asks_for(ebb,
     assert (spec.gpus_max, spec.gpu_mem_bytes, spec.HasField("needs"), spec.retries) == (share(0), 0, False, 1)
 
 
+def test_a_comment_begins_at_the_beginning_of_a_word_as_in_a_shell(ebb, master, write):
+    """The rest of the line was dropped without a word."""
+    write("#!/bin/bash", "#EBB --name a#1 --env 'A=# x' --env B=\\ #2 --gpus 4 #--gpus 5 'x")
+    assert ebb("submit", "train.sh").code == 0
+    spec = sent_spec(master)
+    assert (spec.name, spec.env["A"], spec.env["B"], spec.gpus_max) == ("a#1", "# x", " #2", share(4))
+
+
 BAD_LINES = [
     ("#EBB --gpus 0", "train.sh:2: Invalid value for '--gpus': '0' is no GPU at all"),
     ("#EBB --nonsense", "train.sh:2: there is no option '--nonsense'"),
@@ -182,6 +215,15 @@ def test_a_mistake_in_a_line_names_file_and_line(ebb, master, write, line, named
     result = ebb("submit", "train.sh")
     assert (result.code, master.sent("Submit")) == (2, [])
     assert result.complaint.startswith(named)
+
+
+@pytest.mark.parametrize("name", ["train.sh", "train"])
+def test_a_byte_order_mark_hides_no_options_and_is_not_sent(ebb, master, write, name):
+    write(name=name).write_bytes(b"\xef\xbb\xbf#!/bin/bash\n#EBB --priority 7\n#SBATCH --gpus=2\necho\n")
+    assert ebb("submit", name).code == 0
+    spec = sent_spec(master)
+    assert (spec.priority, spec.gpus_max) == (7, share(2))
+    assert spec.script == "#!/bin/bash\n#EBB --priority 7\n#SBATCH --gpus=2\necho\n"
 
 
 def test_a_script_that_cannot_be_sent_says_why(ebb, master, write):

@@ -72,6 +72,10 @@ def test_books_that_are_wrong_are_said_to_be(ebb, master):
     [
         (("--since", "soon"), "usage: --since: 'soon' is not a time: write '2026-11-23 09:00', 2026-11-23, 09:00"),
         (("--since", "1h", "--until", "2h"), "usage: --since: "),
+        (("--since", "800000d"), "usage: --since: '800000d' is too far from now: times are from the year 2 to 9998"),
+        (("--by", "day", "--since", "800000d"), "usage: --since: '800000d' is too far from now"),
+        (("--by", "day", "--since", "30000d"), "usage: --since: 30000 days are over the limit of 999 for --by day"),
+        (("--by", "day", "--since", "now", "--until", "9999-12-31 12:00"), "usage: --since: 29"),
         (("--by", "moon"), "usage: Invalid value for '--by': 'moon' is none of"),
     ],
 )
@@ -100,6 +104,17 @@ def test_a_time_is_a_date_a_time_of_day_or_a_duration_from_now(text, time):
 def test_for_what_was_a_duration_is_how_long_ago():
     assert parse_time("2h", NOON, ago=True) == unix("2026-11-23 10:00")
     assert parse_time("09:30", NOON, ago=True) == unix("2026-11-23 09:30")
+
+
+@pytest.mark.parametrize(("text", "ago"), [("800000d", True), ("3000000d", False), ("9" * 31 + "d", False)])
+def test_a_duration_that_leads_beyond_all_dates_is_refused(text, ago):
+    with pytest.raises(ValueError, match="too far from now"):
+        parse_time(text, NOON, ago=ago)
+
+
+def test_the_last_day_that_can_be_written_ends_a_window():
+    start, end = unix("9999-12-30 12:00"), unix("9999-12-31 12:00")
+    assert days_between(start, end) == [start, unix("9999-12-31"), end]
 
 
 def test_a_window_within_one_day_is_one_period():

@@ -129,6 +129,8 @@ def test_a_number_of_gpus_is_exact(text, low, high):
         ("1/0", "write 1/n"),
         ("1/17", "write 1/n"),
         ("4-1", "write 1-4"),
+        ("4097", "limit of 4096"),
+        ("1-99999999999", "limit of 4096"),
         ("9" * 5000, "longer than 32"),
     ],
 )

@@ -126,6 +126,14 @@ def connected(pid: int) -> bool:
 
 
 @pytest.mark.slow
+def test_a_command_in_a_pipe_ends_with_its_reader(cluster: Cluster) -> None:
+    command = f"{' '.join(EBB)} run --cpu-only -- yes | head -2"
+    done = subprocess.run(command, shell=True, env=cluster.environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, "job 1 is cancelled" in done.stderr) == ("y\ny\n", True), done.stderr
+    cluster.wait_for_state("1", "CANCELLED")
+
+
+@pytest.mark.slow
 def test_a_shell_that_waits_says_why_and_ctrl_c_gives_it_up(cluster: Cluster) -> None:
     cluster.submit("--gpus", "4", "--suspend", "none", "--", "sleep", "600")
     cluster.wait_for_state("1", "RUNNING")

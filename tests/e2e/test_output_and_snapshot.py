@@ -40,3 +40,12 @@ def test_a_job_runs_what_was_there_at_submit_and_is_not_retried_in_vain(cluster:
     again = submit(cluster, project, "--snapshot", "--", "python", "train.py")
     assert cluster.ebb("wait", again).out == f"job {again} COMPLETED (completed)\n"
     assert cluster.show(again)["snapshot"]["digest"] != shown["snapshot"]["digest"]
+
+
+def test_a_script_that_is_no_shell_script_is_that_of_the_snapshot(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("#!/usr/bin/env python3\n#EBB --cpu-only\nprint('version 1')\n")
+    job = submit(cluster, tmp_path, "--hold", "--snapshot", "train.py")
+    (tmp_path / "train.py").unlink()
+    cluster.ebb("release", job)
+    assert cluster.ebb("wait", job).out == f"job {job} COMPLETED (completed)\n"
+    assert cluster.log(job) == "version 1\n"

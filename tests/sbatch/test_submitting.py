@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ebbtide_protos.v1 import job_pb2
 
-from tests.client.scripted_master import share
+from tests.client.scripted_master import make_job, share
 from tests.sbatch.test_translation import REFUSED, TRANSLATED
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -41,6 +41,26 @@ def test_the_variables_that_are_known_at_submit_are_set(ebb, master):
         "SLURM_CPUS_PER_TASK": "4",
     }
     assert (spec.nodes, spec.gpus_min) == (2, share(4))
+
+
+@pytest.mark.parametrize(
+    ("lines", "typed", "said"),
+    [
+        ([], [], ["job.sh", None, None]),
+        (["#SBATCH -J theirs -p a,b --mem=4G"], [], ["theirs", "a", "4096"]),
+        (["#SBATCH -J theirs -p a --mem=4G", "#EBB --name ours --mem 2GiB"], [], ["ours", "a", "2048"]),
+        (["#SBATCH -J theirs -p a"], ["--name", "mine", "--pool", "b", "--mem", "1GiB"], ["mine", "b", "1024"]),
+        (["#SBATCH -J theirs -p a"], ["--name", "mine", "--env", "SLURM_JOB_NAME=x"], ["x", "a", None]),
+    ],
+)
+@pytest.mark.parametrize("verb", ["submit", "run"])
+def test_variables_say_what_the_job_asks_for_wherever_it_does_so(ebb, master, tmp_path, verb, lines, typed, said):
+    script = tmp_path / "job.sh"
+    script.write_text("\n".join(["#!/bin/sh", "#SBATCH --gpus=1", *lines, "true\n"]))
+    master.add(make_job("17", "COMPLETED", exit_code=0, start_time=1.0, end_time=2.0))
+    assert ebb(verb, *typed, str(script)).code == 0
+    names = ("SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_MEM_PER_NODE")
+    assert [sent(master).env.get(name) for name in names] == said
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_options_are_long_or_short_and_the_last_one_counts():
     assert asked("-HQ -J 'two words' --ntasks-per-n 2") == {
         "hold": "", "quiet": "", "job-name": "two words", "ntasks-per-node": "2",
     }  # fmt: skip
+    assert asked("-J a#1 --gpus=4 #--mem=4G") == {"job-name": "a#1", "gpus": "4"}
     assert asked("--nice --no-kill=off --exclusive=user --export=NONE # why") == {
         "nice": "", "no-kill": "off", "exclusive": "user", "export": "NONE",
     }  # fmt: skip
@@ -159,6 +160,15 @@ def words(*lines: str) -> str:
 )
 def test_lines_become_options(lines, options):
     assert words(*lines) == options
+
+
+@pytest.mark.parametrize(
+    ("line", "noted"),
+    [("-e x.err", True), ("-o x.out -e x.err", True), ("-e /dev/null", True), ("-o x.log -e x.log", False)],
+)
+def test_errors_that_would_have_a_file_of_their_own_are_said_to_have_none(line, noted):
+    notes = translate("job.sh", f"#!/bin/sh\n#SBATCH --gpus=1 {line}\n").notes
+    assert notes == ["job.sh:2: #SBATCH --error: not used: stderr goes where stdout goes"] * noted
 
 
 def test_a_script_that_requeues_itself_has_no_limit_over_all_its_runs():

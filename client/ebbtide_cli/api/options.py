@@ -1,7 +1,7 @@
 """The options of ``ebb submit`` as keywords: with its defaults, its checks and its errors, because it reads them."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import timedelta
 from fractions import Fraction
 from typing import Any, Final, Literal, TypedDict
@@ -195,8 +195,12 @@ def _words(name: str, option: click.Option, value: Any) -> Iterator[str]:
 
 
 def _setting(name: str, key: str, value: Any) -> str:
-    values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    return f"{key}={','.join(text_of(name, one) for one in values)}"
+    if not isinstance(value, Iterable) or isinstance(value, str | Mapping | Set):
+        return f"{key}={text_of(name, value)}"
+    texts = [text_of(name, one) for one in value]  # a sequence, or numpy's array
+    if name == "param" and (split := next((text for text in texts if "," in text), "")):
+        raise Failure(f"submit: --param: {key}: a value in a list has no comma, unlike {abbreviated(split)!r}", USAGE)
+    return f"{key}={','.join(texts)}"
 
 
 def text_of(name: str, value: Any) -> str:
@@ -207,7 +211,7 @@ def text_of(name: str, value: Any) -> str:
         case float() if name == "gpus":
             return str(Fraction(value).limit_denominator(MAX_SHARE_DENOMINATOR))
         case float():
-            return repr(value)
+            return repr(float(value))  # a subclass, such as numpy's, may write itself in another way
         case timedelta():
             return f"{value.total_seconds():f}s"
         case (int(low), int(high)) if name in ("gpus", "nodes"):

@@ -12,6 +12,7 @@ from ebbtide_protos.quantities import abbreviated
 
 from ebbtide_cli.commands.verb import usage_words
 from ebbtide_cli.errors import USAGE, Failure
+from ebbtide_cli.submitting.directives import shell_words
 
 MAX_HOSTS: Final = 1000
 MAX_HOSTFILE_BYTES: Final = 1 << 20
@@ -86,7 +87,7 @@ def _lines(path: Path) -> Iterable[tuple[str, Sequence[str], str]]:
 
 def _words(text: str, where: str, *, comments: bool = False) -> list[str]:
     try:
-        words = shlex.split(text, comments=comments)
+        words = list(shell_words(text)) if comments else shlex.split(text)
     except ValueError as error:
         raise Failure(f"deploy: {where}: {error}".lower(), USAGE) from None
     if any(not word.isprintable() for word in words):

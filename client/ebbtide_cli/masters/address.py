@@ -28,6 +28,7 @@ class Address(NamedTuple):
     source: str
     beside: tuple[str, ...] = ()
     home: Path | None = None  # reach the master at the socket in this home; host and port are then empty
+    as_owner: bool = False  # as the account of that home, whatever EBB_TOKEN says: it may be for another cluster
 
     def __str__(self) -> str:
         if self.home is not None:

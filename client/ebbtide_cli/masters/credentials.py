@@ -49,14 +49,21 @@ def channel_credentials(address: Address) -> "grpc.ChannelCredentials":
 
 
 def token_for(address: Address) -> str | None:
-    """Return the token of ``EBB_TOKEN``, else of the login at the address, else of the master's home if it is here."""
+    """Return the token of ``EBB_TOKEN``, else of the login at the address, else of the master's home if it is here.
+
+    Whoever calls ``as_owner`` of the home has its token before all others.
+    """
+    if address.as_owner and address.home is not None and (own := _token_of(Home(address.home))):
+        return own
     if named := os.environ.get(TOKEN_VARIABLE):
         return named.strip()
     if login := login_for(str(address), *address.beside):
         return login.token
     home = Home(address.home) if address.home is not None else Home.current() if is_own(address) else None
-    if home is None:
-        return None
+    return None if home is None else _token_of(home)
+
+
+def _token_of(home: Home) -> str | None:
     try:
         return home.token.read_text().strip()
     except OSError:

@@ -1,10 +1,14 @@
 """Read options from files: ``#EBB`` and ``#SBATCH`` lines in the head of a script, and templates."""
 
+import io
+import re
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ebbtide_cli.errors import USAGE, Failure
+
+_COMMENT: Final = re.compile(r"[ \t\r\n]*#")
 
 
 class Directive(NamedTuple):
@@ -47,11 +51,20 @@ def ebb_directives(name: str, script: str) -> list[Directive]:
 
 
 def split(where: str, text: str) -> tuple[str, ...]:
-    """Split a line into words as a shell does; a ``#`` begins a comment."""
+    """Split a line into words as a shell does; `Failure` says ``where`` it cannot be split."""
     try:
-        return tuple(shlex.split(text, comments=True))
+        return tuple(shell_words(text))
     except ValueError as error:
         raise Failure(f"{where}: {str(error).lower()}", USAGE) from None
+
+
+def shell_words(text: str) -> Iterator[str]:
+    """Yield the words of a line; a ``#`` at the beginning of a word begins a comment. Raises ValueError."""
+    rest = io.StringIO(text)
+    lexer = shlex.shlex(rest, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""  # to shlex, a # within a word begins a comment, too
+    while not _COMMENT.match(text, rest.tell()) and (word := lexer.get_token()) is not None:
+        yield word
 
 
 def without(words: Iterable[str], option: str, *, takes_value: bool) -> tuple[str, ...]:

@@ -108,7 +108,17 @@ def job_spec(given: Given) -> JobSpec:
     fields = {name: given[name] for name in _NAMES if given.get(name) is not None}
     for following in _FOLLOWING:
         fields |= following(given)
-    return check(JobSpec(**fields))
+    spec = JobSpec(**fields)
+    return check(dataclasses.replace(spec, env={**_slurm_variables(spec), **spec.env}) if spec.slurm else spec)
+
+
+def _slurm_variables(spec: JobSpec) -> dict[str, str]:
+    """Return those of Slurm's variables that say what the job asks for, wherever it does so."""
+    said = {"SLURM_JOB_NAME": spec.name, "SLURM_JOB_PARTITION": spec.pool}
+    return {
+        **{name: value for name, value in said.items() if value},
+        **({"SLURM_MEM_PER_NODE": str(spec.mem_bytes // 2**20)} if spec.mem_bytes else {}),
+    }
 
 
 def submit_request(

@@ -9,6 +9,7 @@ from ebbtide_core.model.choices import LaunchMode
 
 from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.checks import default_name, digests, working_directory
+from ebbtide_cli.submitting.snapshots import is_taken
 from ebbtide_cli.submitting.topic import EnumChoice, Given, Option
 
 TITLE: Final = "What runs"
@@ -40,7 +41,7 @@ def fields(given: Given) -> dict[str, Any]:
     if slurm and given["launch"] is not LaunchMode.SINGLE:
         raise Failure("submit: --launch: a script with #SBATCH lines starts its tasks itself, with srun", USAGE)
     if script is not None and not script.is_shell:
-        argv, script = (*script.interpreter, os.path.abspath(script.name), *argv[1:]), None
+        argv, script = (*script.interpreter, _place(script.name, workdir, given), *argv[1:]), None
     return {
         "command": argv,
         "workdir": workdir,
@@ -49,3 +50,12 @@ def fields(given: Given) -> dict[str, Any]:
         "script": script.text if script else "",
         "slurm": slurm,
     }
+
+
+def _place(script: str, workdir: str, given: Given) -> str:
+    """Return where a script that is not copied lies: in the snapshot if one takes it along, else where it is here."""
+    folder, name = os.path.split(os.path.abspath(script))
+    below = os.path.relpath(os.path.realpath(folder), os.path.realpath(workdir))
+    if below.split(os.sep)[0] != os.pardir and is_taken(given):
+        return f"./{os.path.normpath(os.path.join(below, name))}"
+    return os.path.join(folder, name)

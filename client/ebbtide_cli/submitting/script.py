@@ -1,5 +1,6 @@
 """Read a script that is submitted as a file: the job runs a copy of it as it is at submit."""
 
+import codecs
 import re
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
@@ -13,6 +14,8 @@ from ebbtide_cli.submitting.directives import marked
 SHELL_SCRIPT: Final = re.compile(r".+\.(sh|bash|slurm|sbatch|ebb)", re.IGNORECASE)
 SHELL: Final = re.compile(r"(a|ba|da|z|k|mk|c|tc|fi)?sh")
 MARKS: Final = ("#EBB", "#SBATCH")
+_ENCODING: Final = "utf-8-sig"
+"""Leaves out the byte order mark that some editors write, and no shell takes."""
 
 
 class Script(NamedTuple):
@@ -53,13 +56,14 @@ def read_script(name: str) -> Script | None:
             content = file.read(MAX_SCRIPT_BYTES + 1)
     except (OSError, ValueError):
         return None  # the error shows when the file is started
-    if not (content.startswith(b"#!") or SHELL_SCRIPT.fullmatch(name) or _has_options(content)):
+    begins = content.removeprefix(codecs.BOM_UTF8).startswith(b"#!")
+    if not (begins or SHELL_SCRIPT.fullmatch(name) or _has_options(content)):
         return None
     return Script(name, _text(name, content))
 
 
 def _has_options(content: bytes) -> bool:
-    text = content.decode(errors="replace")
+    text = content.decode(_ENCODING, errors="replace")
     return any(marked(text, mark) for mark in MARKS)
 
 
@@ -68,7 +72,7 @@ def _text(name: str, content: bytes) -> str:
     if len(content) > MAX_SCRIPT_BYTES:
         raise Failure(f"submit: {shown}: over the limit of {MAX_SCRIPT_BYTES} bytes for a script", USAGE)
     try:
-        text = content.decode()
+        text = content.decode(_ENCODING)
     except UnicodeDecodeError:
         raise Failure(f"submit: {shown}: is not UTF-8 text; to run it as it is: ebb submit -- {shown}", USAGE) from None
     if "\r\n" in text.partition("\n")[0] + "\n":

@@ -37,12 +37,17 @@ def fields(given: Given) -> dict[str, Any]:
     limit = given["snapshot_limit"]
     if limit is not None and limit > MAX_SNAPSHOT_BYTES:
         raise Failure(f"submit: --snapshot-limit: at most {format_size(MAX_SNAPSHOT_BYTES)}", USAGE)
-    if not (given["snapshot"] if given["snapshot"] is not None else _is_elsewhere()):
+    if not is_taken(given):
         return {"snapshot": None}
     from ebbtide_cli.snapshot.sending import take_snapshot
 
     root = Path(working_directory(given["workdir"]))
     return {"snapshot": take_snapshot(root, DEFAULT_LIMIT if limit is None else limit)}
+
+
+def is_taken(given: Given) -> bool:
+    """Whether the job begins with a copy of its working directory."""
+    return bool(given["snapshot"]) if given["snapshot"] is not None else _is_elsewhere()
 
 
 def _is_elsewhere() -> bool:

@@ -126,7 +126,8 @@ def _folder(keep: bool) -> Iterator[Path]:
         with interrupts.shielded():
             folder = Path(tempfile.mkdtemp(prefix="ebb-demo-"))
         os.environ["EBB_HOME"] = str(folder)
-        os.environ.pop("EBB_MASTER", None)
+        for name in ("EBB_MASTER", "EBB_TOKEN"):
+            os.environ.pop(name, None)
         yield folder
     finally:
         with interrupts.shielded():
@@ -155,8 +156,10 @@ def _cluster(folder: Path, gpus: str | None) -> Iterator[client_pb2.Node]:
             yield node
         finally:
             with interrupts.shielded():
-                bring_down(home, kill=True, line=line)
-                end_started()
+                try:
+                    bring_down(home, kill=True, line=line)
+                finally:
+                    end_started()
 
 
 def _profile() -> str:

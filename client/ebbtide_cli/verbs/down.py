@@ -6,14 +6,17 @@ from ebbtide_cli.cluster import bring_down, exclusive
 from ebbtide_cli.commands.verb import examples, json_option
 from ebbtide_cli.errors import INTERRUPTED, Failure
 from ebbtide_cli.home import Home
-from ebbtide_cli.terminal.output import StatusLine, print_json
+from ebbtide_cli.terminal.output import StatusLine, complain, print_json
 
 
 @click.command(epilog=examples("ebb down", "ebb down --now"))
 @click.option("--now", is_flag=True, help="Kill all jobs at once, without their grace periods.")
 @json_option
 def command(now: bool, as_json: bool) -> None:
-    """Let every job checkpoint and end, then stop agent and master. The next 'ebb up' resumes the jobs."""
+    """Let every job checkpoint and end, then stop agent and master. The next 'ebb up' resumes the jobs.
+
+    A node of this machine that has joined a cluster elsewhere goes on.
+    """
     home = Home.current()
     try:
         with StatusLine(wanted=not as_json) as line, exclusive(home, line):
@@ -21,9 +24,13 @@ def command(now: bool, as_json: bool) -> None:
     except KeyboardInterrupt:
         words = "interrupted: the cluster starts nothing until 'ebb down' has finished or 'ebb up' is run"
         raise Failure(f"down: {words}", INTERRUPTED) from None
+    others = [node for node in home.agents() if home.joined(node)]
+    for node in others:
+        words = f"node {node} goes on, as it has joined the cluster at {home.joined(node)}"
+        complain(f"down: {words}: 'ebb node leave' clears it of its jobs")
     if as_json:
         print_json({"home": str(home.root), "stopped": stopped})
     elif stopped:
         print(f"Stopped: {', '.join(stopped)}. 'ebb up' resumes the jobs.")
     else:
-        print(f"Nothing is running in {home.root}.")
+        print(f"Nothing{' else' if others else ''} is running in {home.root}.")

@@ -8,8 +8,9 @@ from ebbtide_protos.v1 import channel_pb2
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.client_channel import ChannelLost, exit_code, open_channel
 from ebbtide_cli.channels.terminal import converse, has_terminal, pipe, window_size
-from ebbtide_cli.commands.verb import examples, id_argument, master_option
-from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
+from ebbtide_cli.commands.completing import job_ids
+from ebbtide_cli.commands.verb import examples, known_id, master_option
+from ebbtide_cli.errors import USAGE, Failure, code_is_of_job
 from ebbtide_cli.submitting.checks import user_name
 
 HUNG_UP = 129
@@ -26,7 +27,7 @@ HUNG_UP = 129
     default=None,
     help="Give the command a terminal (default: if standard input and output are one here).",
 )
-@id_argument
+@click.argument("job_id", metavar="ID", shell_complete=job_ids)
 @click.argument("argv", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
 @master_option
 def command(job_id: str, argv: tuple[str, ...], node: str, tty: bool | None, master: str | None) -> int:
@@ -42,13 +43,10 @@ def command(job_id: str, argv: tuple[str, ...], node: str, tty: bool | None, mas
     run = channel_pb2.RunInside(command=argv, terminal=terminal, env=_environment())
     if terminal:
         run.size.CopyFrom(window_size())
-    want = channel_pb2.OpenChannel(job_id=job_id, node=node, user=user_name(), run=run)
-    try:
+    with code_is_of_job():
+        id = known_id(master, job_id)
+        want = channel_pb2.OpenChannel(job_id=id, node=node, user=user_name(), run=run)
         return interrupts.run(_run(master, want))
-    except Failure as failure:
-        # The exit code is the command's; a failure of ebb must not look like one.
-        failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
-        raise
 
 
 async def _run(master: str | None, want: channel_pb2.OpenChannel) -> int:

@@ -12,6 +12,7 @@ from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.terminal.output import print_json
 from ebbtide_cli.terminal.text import format_time, plural, printable
 from ebbtide_cli.times import parse_time
+from ebbtide_cli.values import MAX_GPUS
 from ebbtide_cli.verbs.reservations import gpus_words, reservation_facts
 
 
@@ -23,7 +24,10 @@ from ebbtide_cli.verbs.reservations import gpus_words, reservation_facts
     )
 )
 @click.option(
-    "--gpus", metavar="N", type=click.IntRange(1), help="Number of whole GPUs to reserve (required, like --for)."
+    "--gpus",
+    metavar="N",
+    type=click.IntRange(1, MAX_GPUS),
+    help="Number of whole GPUs to reserve (required, like --for).",
 )
 @click.option(
     "--node", metavar="NAME", default="", help="Node to reserve all GPUs on (default: any nodes, as few as possible)."

@@ -11,11 +11,11 @@ from ebbtide_protos.v1 import client_pb2
 
 from ebbtide_cli import interrupts
 from ebbtide_cli.channels.feeding import Feeder
-from ebbtide_cli.channels.waiting import try_to_cancel
+from ebbtide_cli.channels.waiting import cancel, try_to_cancel
 from ebbtide_cli.commands.verb import examples, master_option
 from ebbtide_cli.describing.facts import state_of
 from ebbtide_cli.describing.jobs import exit_status, finished, summary
-from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure, Unreachable
+from ebbtide_cli.errors import FAILED, INTERRUPTED, OURS, Failure, Unreachable, code_is_of_job
 from ebbtide_cli.logs.log_reading import output
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import interactive_spec, queue, with_input
@@ -48,20 +48,17 @@ def command(argv: tuple[str, ...], master: str | None, **given: Any) -> int:
 
     The job is trial-and-error and is not preempted, because somebody waits for it; with --be, or --suspend, it is like
     other jobs. Piped or redirected input becomes its standard input. That can be read once, so the job then has no
-    second attempt (</dev/null: no input). Ctrl-C cancels the job, a second one kills it, a third one detaches.
+    second attempt (</dev/null: no input). Ctrl-C cancels the job, a second one kills it, a third one detaches. A reader
+    of its output that goes away, such as head, cancels it, too.
     A lost connection does not end the job once it has all of its input.
     """
-    spec = interactive_spec(given, JobKind.COMMAND, argv)
-    if reads := is_given():
-        spec = with_input(spec)
-    check_start(master, spec, waits=bool(spec.after or spec.begin_at))
-    try:
+    with code_is_of_job():
+        spec = interactive_spec(given, JobKind.COMMAND, argv)
+        if reads := is_given():
+            spec = with_input(spec)
+        check_start(master, spec, waits=bool(spec.after or spec.begin_at))
         job_id = queue(master, spec)
         return _follow(master, job_id, Feeder(master, job_id) if reads else None)
-    except Failure as failure:
-        # The exit code is the command's; a failure of ebb must not look like one.
-        failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
-        raise
 
 
 def _follow(master: str | None, job_id: str, feeder: Feeder | None) -> int:
@@ -72,8 +69,7 @@ def _follow(master: str | None, job_id: str, feeder: Feeder | None) -> int:
                     feeder.start()
                 request = client_pb2.ReadLogsRequest(job_id=job_id, follow=True)
                 for _, data in output(master, request, reached=True):
-                    sys.stdout.buffer.write(data)
-                    sys.stdout.buffer.flush()
+                    _show(master, job_id, data)
             job = _end(master, job_id)
     except Unreachable as lost:
         how = "goes on" if feeder is None or feeder.has_sent_all else "fails soon, as it did not get all of its input"
@@ -100,6 +96,26 @@ def _wait(master: str | None, job_id: str, *, reads: bool) -> bool:
                 return finished(job) and not job.attempts
             line.show(f"job {job_id}", state_of(job), f"({job.reason})" if job.reason else "")
     return False
+
+
+def _show(master: str | None, job_id: str, data: bytes) -> None:
+    """Print what the job has printed; if that fails, the job ends, as its command would if it ran here."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        why = f"its output cannot be written: {error.strerror}"
+        try:
+            cancel(master, job_id)
+            fate = f"job {job_id} is cancelled: {why}"
+        except Failure as failure:
+            has_ended = failure.code == FAILED
+            fate = "" if has_ended else f"job {job_id} goes on, although {why}: {failure.message}"
+        if not isinstance(error, BrokenPipeError):
+            raise Failure(fate or f"job {job_id}: {why}") from None
+        if fate:
+            complain(fate)
+        raise
 
 
 def _end(master: str | None, job_id: str) -> client_pb2.Job:

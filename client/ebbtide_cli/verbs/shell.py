@@ -12,8 +12,8 @@ from ebbtide_cli import interrupts
 from ebbtide_cli.channels.client_channel import exit_code, open_channel
 from ebbtide_cli.channels.terminal import converse, has_terminal, window_size
 from ebbtide_cli.channels.waiting import wait_until_it_runs
-from ebbtide_cli.commands.verb import JOB_ID, examples, master_option
-from ebbtide_cli.errors import OK, OURS, USAGE, Failure
+from ebbtide_cli.commands.verb import examples, known_id, master_option
+from ebbtide_cli.errors import OK, USAGE, Failure, code_is_of_job
 from ebbtide_cli.submitting.checks import user_name
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import idle_option, interactive_spec, queue
@@ -33,7 +33,6 @@ from ebbtide_cli.terminal.output import complain
 @click.option(
     "--attach",
     metavar="ID",
-    type=JOB_ID,
     help="Attach to a shell that is running already; it may be open elsewhere, too.",
 )
 @idle_option
@@ -47,16 +46,21 @@ def command(argv: tuple[str, ...], attach: str | None, master: str | None, **giv
     """
     if not has_terminal():
         raise Failure("shell: standard input and output are no terminal: 'ebb run' is for commands", USAGE)
-    if attach is None:
-        term = os.environ.get("TERM", "")
-        given["variables"] = (*given["variables"], *([f"TERM={term}"] if term else []))
-        job_id = queue(master, interactive_spec(given, JobKind.SHELL, argv or (_own_shell(),), "shell"))
-        complain(f"job {job_id}: a shell; \"~.\" leaves it, 'ebb shell --attach {job_id}' comes back")
-        wait_until_it_runs(master, job_id)
-    else:
-        job_id = attach
-    session = channel_pb2.AttachSession(size=window_size())
-    return interrupts.run(_attach(master, channel_pb2.OpenChannel(job_id=job_id, user=user_name(), session=session)))
+    with code_is_of_job():
+        job_id = _begin(master, argv, given) if attach is None else known_id(master, attach)
+        session = channel_pb2.AttachSession(size=window_size())
+        want = channel_pb2.OpenChannel(job_id=job_id, user=user_name(), session=session)
+        return interrupts.run(_attach(master, want))
+
+
+def _begin(master: str | None, argv: tuple[str, ...], given: dict[str, Any]) -> str:
+    """Queue a shell, wait until it runs, and return its id."""
+    term = os.environ.get("TERM", "")
+    given["variables"] = (*given["variables"], *([f"TERM={term}"] if term else []))
+    job_id = queue(master, interactive_spec(given, JobKind.SHELL, argv or (_own_shell(),), "shell"))
+    complain(f"job {job_id}: a shell; \"~.\" leaves it, 'ebb shell --attach {job_id}' comes back")
+    wait_until_it_runs(master, job_id)
+    return job_id
 
 
 async def _attach(master: str | None, want: channel_pb2.OpenChannel) -> int:
@@ -70,7 +74,7 @@ async def _attach(master: str | None, want: channel_pb2.OpenChannel) -> int:
     except Failure as failure:
         if not attached:
             raise
-        raise Failure(f"{failure.message}; if job {want.job_id} still runs, {again}", OURS) from None
+        raise Failure(f"{failure.message}; if job {want.job_id} still runs, {again}") from None
     complain(f"left; job {want.job_id} goes on: {again}, 'ebb cancel {want.job_id}' ends it")
     return OK
 

@@ -1,6 +1,7 @@
 """``ebb submit``: queue a job."""
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from ebbtide_cli.commands.completing import files
 from ebbtide_cli.commands.verb import examples, json_option, master_option
 from ebbtide_cli.describing.facts import CLASSES, SUSPEND_MODES, job_facts
 from ebbtide_cli.describing.jobs import exit_status, finished, summary
-from ebbtide_cli.errors import INTERRUPTED, OURS, USAGE, Failure
+from ebbtide_cli.errors import OK, OURS, code_is_of_job
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, submit_request
 from ebbtide_cli.submitting.sending import send
@@ -64,21 +65,11 @@ def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | 
 
     A script that is given without -- may have options in #EBB or #SBATCH lines, and runs as it is now.
     """
-    request = submit_request(master, given, hold=hold, dry_run=dry_run)
-    return _queue(master, request, as_json, wait and not dry_run)
-
-
-def _queue(master: str | None, request: client_pb2.SubmitRequest, as_json: bool, wait: bool) -> int:
-    """Submit the job, and ``wait`` for its end; return the exit code."""
-    if not wait:
-        _submit(master, request, as_json)
-        return 0
-    try:
-        return _wait(master, _submit(master, request, as_json), as_json)
-    except Failure as failure:
-        # With --wait the exit code is the job's; a failure of ebb must not look like one.
-        failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
-        raise
+    follows = wait and not dry_run
+    with code_is_of_job() if follows else nullcontext():
+        request = submit_request(master, given, hold=hold, dry_run=dry_run)
+        job_id = _submit(master, request, as_json)
+        return _wait(master, job_id, as_json) if follows else OK
 
 
 def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool) -> str:

@@ -17,6 +17,7 @@ from ebbtide_cli.cluster import (
     ensure_master,
     exclusive,
     find_node,
+    own_master,
     undone_if_interrupted,
 )
 from ebbtide_cli.commands.verb import SETTING, examples, json_option
@@ -25,7 +26,6 @@ from ebbtide_cli.describing.facts import node_facts
 from ebbtide_cli.errors import OK, USAGE, Failure
 from ebbtide_cli.home import Home
 from ebbtide_cli.interrupts import stop_signals
-from ebbtide_cli.masters.address import local_master
 from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.terminal.output import StatusLine, print_json
 from ebbtide_cli.terminal.text import printable
@@ -216,7 +216,7 @@ def _refuse_change(home: Home, before: LocalSettings | None, settings: LocalSett
 
 
 def _report(home: Home, settings: LocalSettings, started: dict[str, bool], as_json: bool) -> None:
-    address = local_master(home)
+    address = own_master(home)
     with connected(address) as stub:
         cluster = ask(stub.ShowCluster, client_pb2.ShowClusterRequest())
     node = find_node(home, settings.node) or client_pb2.Node(name=settings.node)

@@ -16,6 +16,9 @@ from ebbtide_cli.values import format_duration
 
 DIMENSIONS: Final = ("user", "pool", "job", "day")
 HOUR_S: Final = 3600.0
+DAY_S: Final = 24 * HOUR_S
+MAX_DAYS: Final = 999
+"""The master's limit."""
 COLUMNS: Final = ("JOBS", "GPU HOURS", "LOST", "UNKNOWN", "LEAVING", "IDLE", "WASTED", "WAITING", "SUSPENDED")
 
 
@@ -73,7 +76,11 @@ def _edges(since: str, until: str, days: bool) -> list[float]:
             raise Failure(f"usage: {option}: {error}", USAGE) from None
     if edges[0] >= edges[1]:
         raise Failure(f"usage: --since: {format_time(edges[0])} is not before {format_time(edges[1])}", USAGE)
-    return days_between(*edges) if days else edges
+    if not days:
+        return edges
+    if (count := round((edges[1] - edges[0]) / DAY_S)) > MAX_DAYS:
+        raise Failure(f"usage: --since: {count} days are over the limit of {MAX_DAYS} for --by day", USAGE)
+    return days_between(*edges)
 
 
 def _ask(request: usage_pb2.UsageRequest, master: str | None) -> usage_pb2.UsageReply:

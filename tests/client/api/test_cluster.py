@@ -369,6 +369,8 @@ def test_requests_are_those_of_the_verbs(cluster: Cluster, master: ScriptedMaste
     assert master.sent("Cancel")[0].now
     with pytest.raises(Failure, match="resize: --gpus: '0' is no GPU at all"):
         job.resize(0)
+    with pytest.raises(Failure, match="resize: --gpus: '100000000000' is more than the limit of 4096"):
+        job.resize(10**11)
 
 
 def test_a_suspension_is_awaited_until_the_gpus_are_free(cluster: Cluster, master: ScriptedMaster) -> None:

@@ -1,6 +1,7 @@
 """Keywords are read as the options of `ebb submit` are: with its names, defaults and errors."""
 
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +16,23 @@ from tests.client.runs import Ebb
 from tests.client.scripted_master import ScriptedMaster, make_job, share
 
 NOWHERE = "unix:/nowhere"
+
+
+class Float64(float):
+    """Writes itself as numpy's does."""
+
+    def __repr__(self) -> str:
+        return f"np.float64({float(self)})"
+
+
+class Array:
+    """Is no sequence, as numpy's is none."""
+
+    def __iter__(self) -> Iterator[float]:
+        yield from (Float64(0.1), Float64(1e-05))
+
+    def __repr__(self) -> str:
+        return "Array()"
 
 
 def asked(*argv: str, **options: Any) -> job_pb2.JobSpec:
@@ -42,6 +60,11 @@ def test_every_option_of_submit_is_a_keyword_with_a_type() -> None:
         ({"env": ["A=1", "HOME"]}, ["--env=A=1", "--env=HOME"]),
         ({"env": "HOME"}, ["--env=HOME"]),
         ({"param": {"lr": [0.1, 0.01], "bs": 32}}, ["--param=lr=0.1,0.01", "--param=bs=32"]),
+        (
+            {"param": {"lr": [Float64(0.1)], "wd": Array(), "bs": Float64(2)}, "cpus": Float64(0.5)},
+            ["--param=lr=0.1", "--param=wd=0.1,1e-05", "--param=bs=2.0", "--cpus=0.5"],
+        ),
+        ({"param": {"lr": ".1,.01"}, "env": {"A": ["x,y", "z"]}}, ["--param=lr=.1,.01", "--env=A=x,y,z"]),
         ({"time": timedelta(hours=2)}, ["--time=7200.000000s"]),
         ({"gpu_mem": "10GiB", "name": None}, ["--gpu-mem=10GiB"]),
         ({"workdir": Path("/tmp")}, ["--workdir=/tmp"]),
@@ -89,6 +112,7 @@ def test_a_script_runs_as_it_is_now_and_its_options_count(tmp_path: Path) -> Non
         ({"grace": 30}, "--grace.*'30' is not a duration with units"),
         ({"launch": "dpd"}, "'dpd'.*did you mean 'ddp'|dpd"),
         ({"gpus": 2, "cpu_only": True}, "--cpu-only: not together with --gpus"),
+        ({"param": {"layers": ["64,64", "128"]}}, "--param: layers: a value in a list has no comma, unlike '64,64'"),
     ],
     ids=str,
 )
@@ -115,6 +139,7 @@ def test_options_of_the_command_s_own_output_are_none_of_a_job(name: str) -> Non
         ({"env_all": "yes"}, "env_all is True or False, not 'yes'"),
         ({"gpus": True}, "gpus is not True or False"),
         ({"name": ["a", "b"]}, "name takes one value, not"),
+        ({"param": {"lr": {0.1, 0.2}}}, "param takes one value, not"),
     ],
     ids=str,
 )

@@ -47,9 +47,10 @@ def test_what_is_no_host_is_refused_and_never_reaches_ssh(target: str) -> None:
 
 
 def test_a_file_has_a_host_a_line_with_the_options_of_its_agent(tmp_path: Path) -> None:
-    text = "# the lab\n\nws1\nanna@ws2 --name big --pool 'a100'  # eight of them\n"
+    text = "# the lab\n\nws1 --checkpoint-root /data#4 --warm 2\nanna@ws2 --name big --pool 'a100'  # eight of them\n"
     one, two = read_hosts((), a_file(tmp_path, text), "--gpus 2xRTX4090 --label zone=east")
-    assert one.options == ("--name", "ws1", "--gpus", "2xRTX4090", "--label", "zone=east")
+    common = ("--gpus", "2xRTX4090", "--label", "zone=east")
+    assert one.options == ("--name", "ws1", *common, "--checkpoint-root", "/data#4", "--warm", "2")
     assert two.options == ("--gpus", "2xRTX4090", "--label", "zone=east", "--name", "big", "--pool", "a100")
     assert (two.node, two.doctor) == ("big", ("--gpus", "2xRTX4090"))
 

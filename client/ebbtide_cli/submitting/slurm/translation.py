@@ -68,7 +68,7 @@ def translate(name: str, script: str) -> Translated:
         if option in lines.asked:
             words = tuple(_words(lines, lines.asked[option], words_of))
             directives.append(Directive(lines.asked[option].where, words))
-    directives.append(Directive(name, tuple(_environment(name, lines, shape))))
+    directives.append(Directive(name, tuple(_environment(lines, shape))))
     return Translated([directive for directive in directives if directive.words], lines.notes)
 
 
@@ -126,12 +126,16 @@ def _partition(lines: SbatchReading, text: str) -> Words:
 
 
 def _output(lines: SbatchReading, text: str) -> Words:
-    """Translate the log's file name: ``%j %A %a %x %N`` are the same; a log is one file for both streams."""
-    errors = lines.text("error")
-    if errors and errors != text:
-        lines.note("error", "not used: stderr goes where stdout goes")
+    """Translate the log's file name: ``%j %A %a %x %N`` are the same."""
     if text != "/dev/null":
         yield from ("--output", _file_name(text))
+
+
+def _error(lines: SbatchReading, text: str) -> Words:
+    """Say that a log is one file for both streams, unless that is what is asked for."""
+    if text != lines.text("output"):
+        lines.note("error", "not used: stderr goes where stdout goes")
+    yield from ()
 
 
 def _file_name(text: str) -> str:
@@ -240,6 +244,7 @@ TRANSLATIONS: Final = {
     "partition": _partition,
     "time": _time,
     "output": _output,
+    "error": _error,
     "signal": _signal,
     "array": _array,
     "dependency": _dependency,
@@ -257,8 +262,8 @@ TRANSLATIONS: Final = {
 """The translation by option of sbatch; resources and the environment are combined from several options elsewhere."""
 
 
-def _environment(name: str, lines: SbatchReading, shape: Shape) -> Words:
-    """Yield the variables that --export passes on, and Slurm's variables that are known before the job has a node."""
+def _environment(lines: SbatchReading, shape: Shape) -> Words:
+    """Yield the variables that --export passes on, and those of Slurm's that only these lines can say."""
     wanted = lines.text("export") or "ALL"
     for item in re.split(r",(?=[A-Za-z_])", wanted):
         if item.upper() == "ALL":
@@ -266,16 +271,13 @@ def _environment(name: str, lines: SbatchReading, shape: Shape) -> Words:
         elif item.upper() not in ("NONE", "NIL") and ("=" in item or item in os.environ):
             yield from ("--env", item)
     variables = {
-        "SLURM_JOB_NAME": lines.text("job-name") or os.path.basename(name),
         "SLURM_SUBMIT_DIR": os.getcwd(),
         "SLURM_SUBMIT_HOST": socket.gethostname(),
         "SLURM_NTASKS": str(shape.tasks or ""),
         "SLURM_NTASKS_PER_NODE": lines.text("ntasks-per-node"),
         "SLURM_CPUS_PER_TASK": lines.text("cpus-per-task"),
         "SLURM_GPUS_PER_TASK": lines.text("gpus-per-task"),
-        "SLURM_JOB_PARTITION": lines.text("partition"),
         "SLURM_JOB_ACCOUNT": lines.text("account"),
-        "SLURM_MEM_PER_NODE": str(shape.mem_bytes // 2**20) if shape.mem_bytes else "",
     }
     for variable, value in variables.items():
         if value:
