@@ -102,8 +102,8 @@ class BorrowedNode:
     asked for by a user. ``called_off`` says why the lender is to end it, as it was asked at ``called_at``. ``proved``
     says that no process of it is left, ``invited`` that an invitation was made for its node, and ``listed`` that the
     lender has listed it since it was asked for. It has ``settled`` once the lender was asked again, `SETTLES_S` or more
-    after it ended. It is ``alone`` if the master was away whenever the lender had perhaps started it: its node could not
-    come up. ``described`` is what `NodeSupply.described` was when it was asked for.
+    after it ended. It is ``alone`` if the master was away whenever the lender had perhaps started it: its node
+    could not come up. ``described`` is what `NodeSupply.described` was when it was asked for.
     """
 
     id: str
