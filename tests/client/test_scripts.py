@@ -94,20 +94,28 @@ def test_a_script_that_is_no_shell_script_runs_from_where_it_is(ebb, master, wri
         ("{here}/sub/train.py", ("--workdir", "sub"), "./train.py"),
         ("{here}/train.py", ("--workdir", "link"), "./train.py"),
         ("train.py", ("--workdir", "sub"), "{here}/train.py"),
+        ("left/train.py", (), "{here}/left/train.py"),
+        ("to_left.py", (), "{here}/to_left.py"),
+        ("to_sub.py", (), "./to_sub.py"),
+        ("sub/out.py", ("--workdir", "sub"), "{here}/sub/out.py"),
     ],
 )
 def test_with_a_snapshot_such_a_script_runs_from_there_if_it_lies_in_it(
     ebb, master, write, tmp_path, typed, options, command
 ):
     """The job ran the script of the directory that it was submitted from, which no other node has."""
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path)
-    for name in ("train.py", "sub/train.py"):
+    for folder in ("sub", "left"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / ".ebbignore").write_text("left\n")
+    links = {"link": tmp_path, "to_left.py": "left/train.py", "to_sub.py": "sub/train.py", "sub/out.py": "../train.py"}
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    for name in ("train.py", "sub/train.py", "left/train.py"):
         write("#!/usr/bin/env python3", "import model", name=name)
     assert ebb("submit", "--snapshot", *options, typed.format(here=tmp_path), "--lr", "1").code == 0
     spec = sent_spec(master)
     assert list(spec.command) == ["python3", command.format(here=tmp_path), "--lr", "1"]
-    assert (spec.HasField("snapshot"), spec.name, list(spec.scripts)) == (True, "train.py", [spec.command[1]])
+    assert (spec.HasField("snapshot"), spec.name, list(spec.scripts)) == (True, Path(typed).name, [spec.command[1]])
 
 
 @pytest.mark.parametrize(

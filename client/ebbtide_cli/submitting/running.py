@@ -1,6 +1,7 @@
 """Define the options for a job's name, directory and processes."""
 
 import os
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -54,8 +55,13 @@ def fields(given: Given) -> dict[str, Any]:
 
 def _place(script: str, workdir: str, given: Given) -> str:
     """Return where a script that is not copied lies: in the snapshot if one takes it along, else where it is here."""
-    folder, name = os.path.split(os.path.abspath(script))
-    below = os.path.relpath(os.path.realpath(folder), os.path.realpath(workdir))
-    if below.split(os.sep)[0] != os.pardir and is_taken(given):
-        return f"./{os.path.normpath(os.path.join(below, name))}"
-    return os.path.join(folder, name)
+    here, root = os.path.abspath(script), os.path.realpath(workdir)
+    folder, name = os.path.split(here)
+    named = os.path.relpath(os.path.join(os.path.realpath(folder), name), root)
+    meant = os.path.relpath(os.path.realpath(here), root)  # another path if the script is a link
+    if named.split(os.sep)[0] != os.pardir and is_taken(given):
+        from ebbtide_cli.snapshot.files import list_files
+
+        if {named, meant} <= {entry.path for entry in list_files(Path(workdir))}:
+            return f"./{named}"
+    return here
