@@ -90,7 +90,7 @@ def undone_if_interrupted(home: Home) -> Iterator[None]:
             yield
         except KeyboardInterrupt:
             with interrupts.shielded():
-                if not any(home.supervisors(joined=False)):
+                if not any(home.own_supervisors()):
                     end_started()
             raise
 
@@ -158,17 +158,17 @@ def bring_down(home: Home, *, kill: bool, line: StatusLine) -> list[str]:
     if dashboard := home.dashboard():
         stop_process("the dashboard", dashboard)
         stopped.append("dashboard")
-    if not (home.master() or home.agents(joined=False) or any(home.supervisors(joined=False))):
+    if not (home.master() or home.own_agents() or any(home.own_supervisors())):
         return stopped
     _end_attempts(home, kill=kill, line=line)
-    for node, agent in home.agents(joined=False).items():
+    for node, agent in home.own_agents().items():
         stop_process(f"the agent of node {node}", agent)
         stopped.append(f"node {node}")
     if master := home.master():
         stop_process("the master", master)
         stopped.append("master")
     home.quiesced_record.unlink(missing_ok=True)
-    if left := [str(process.pid) for process in home.supervisors(joined=False)]:
+    if left := [str(process.pid) for process in home.own_supervisors()]:
         raise Failure(f"{plural(len(left), 'attempt')} could not be ended: supervisor pid {', '.join(left)}")
     return stopped
 
@@ -177,7 +177,7 @@ def _end_attempts(home: Home, *, kill: bool, line: StatusLine) -> None:
     """Let the master end every attempt; restart a dead master or agent for this, as only they can do it safely."""
     settings = LocalSettings.remembered(home)
     if home.master() is None:
-        if not any(home.supervisors(joined=False)):
+        if not any(home.own_supervisors()):
             return
         if settings is None:
             raise Failure(f"jobs run in {home.root} without a master: start it with 'ebb master', then 'ebb down'")
@@ -202,7 +202,7 @@ def _quiesce(home: Home, settings: LocalSettings | None, *, kill: bool, line: St
                 if settings and home.agent(settings.node) is None:
                     complain(f"the agent of node {settings.node} had died: starting it to end its attempts")
                     ensure_agent(home, settings, line)
-            supervisors = supervisors or list(home.supervisors(joined=False))
+            supervisors = supervisors or list(home.own_supervisors())
     line.clear()
     for supervisor in supervisors:
         supervisor.ended_within(SUPERVISOR_S)

@@ -71,9 +71,22 @@ class Home(NamedTuple):
         return self.root / "nodes" / node / "agent.json"
 
     def joined(self, node: str) -> str:
-        """Return the address at which ``node`` joined another machine's cluster; empty if it has not joined one."""
+        """Return the address at which ``node`` joined a cluster; empty if it has joined none at an address."""
+        return self._joining(node)[0]
+
+    def elsewhere(self, node: str) -> str:
+        """Return the address at which ``node`` joined another cluster than this home's; empty if it is a node of this."""
+        address, ca = self._joining(node)
+        try:
+            own = self.authority.read_text()
+        except (OSError, ValueError):
+            own = ""
+        return address if not own or ca != own else ""
+
+    def _joining(self, node: str) -> tuple[str, str]:
+        """Return the address that ``node`` joined, and the certificate of that cluster's authority."""
         record = read_record(self.root / "nodes" / node / "tls" / "joined.json") or {}
-        return str(record.get("address", ""))
+        return str(record.get("address", "")), str(record.get("ca", ""))
 
     def agent_log(self, node: str) -> Path:
         """Return the path of the log of an agent that ``ebb up`` started."""
@@ -91,11 +104,14 @@ class Home(NamedTuple):
         """Return the agent of ``node`` that runs in this home; None if none does."""
         return _living(self.agent_record(node))
 
-    def agents(self, *, joined: bool = True) -> dict[str, Identity]:
-        """Return the agents that run in this home, by node; with or without those that ``joined`` another cluster."""
+    def agents(self) -> dict[str, Identity]:
+        """Return the agents that run in this home, by node."""
         records = sorted(self.root.glob("nodes/*/agent.json"))
-        found = {path.parent.name: process for path in records if (process := _living(path))}
-        return {node: process for node, process in found.items() if joined or not self.joined(node)}
+        return {path.parent.name: process for path in records if (process := _living(path))}
+
+    def own_agents(self) -> dict[str, Identity]:
+        """Return the agents of this home's own cluster, by node."""
+        return {node: process for node, process in self.agents().items() if not self.elsewhere(node)}
 
     def note_end(self, node: str, until: float | None) -> None:
         """Leave a notice for the agent of ``node``: this machine is gone at Unix time ``until``; None: take it back."""
@@ -105,11 +121,18 @@ class Home(NamedTuple):
         else:
             write_record(notice, {"until": until, "boot_id": boot_id()})
 
-    def supervisors(self, *, joined: bool = True) -> Iterator[Identity]:
-        """Yield the supervisors of this home that are alive; with or without those of nodes that ``joined``."""
+    def supervisors(self) -> Iterator[Identity]:
+        """Yield the supervisors of this home that are alive."""
+        return (process for _, process in self._supervisors())
+
+    def own_supervisors(self) -> Iterator[Identity]:
+        """Yield those of this home's own cluster that are alive."""
+        return (process for node, process in self._supervisors() if not self.elsewhere(node))
+
+    def _supervisors(self) -> Iterator[tuple[str, Identity]]:
         for path in sorted(self.root.glob("nodes/*/attempts/*/supervisor.json")):
-            if (process := _living(path)) and (joined or not self.joined(path.parents[2].name)):
-                yield process
+            if process := _living(path):
+                yield path.parents[2].name, process
 
 
 def read_record(path: Path) -> dict[str, Any] | None:

@@ -313,6 +313,28 @@ def test_a_node_that_has_joined_another_cluster_goes_on_when_this_one_goes_down(
     assert alone.err == down.err == f"{told}'ebb node leave' clears it of its jobs\n"
 
 
+def test_a_node_that_has_joined_this_cluster_at_an_address_goes_down_with_it(ebb_process, local):
+    """`ebb agent join` on the master's own machine: down left its agent, and its jobs when the master had died."""
+    assert ebb_process("up", "--node", "ws1", "--gpus", "1xT4").code == 0
+    node = local.root / "nodes" / "ws2"
+    (node / "attempts" / "17.1").mkdir(parents=True)
+    (node / "tls").mkdir()
+    (node / "tls" / "joined.json").write_text('{"address": "192.0.2.1:7078", "ca": "ours"}')
+    local.authority.parent.mkdir()
+    local.authority.write_text("ours")
+    with subprocess.Popen(["sleep", "600"], env={}) as process:
+        record = node / "attempts/17.1/supervisor.json"
+        record.write_text(json.dumps(Identity.of(process.pid).to_json()))
+        try:
+            assert [supervisor.pid for supervisor in local.own_supervisors()] == [process.pid]
+            record.rename(node / "agent.json")
+            down = ebb_process("down", "--json")
+            assert process.wait(60) == -signal.SIGTERM
+        finally:
+            process.kill()
+    assert (down.code, down.json["stopped"], down.err) == (0, ["node ws1", "node ws2", "master"], "")
+
+
 def test_how_long_logs_and_checkpoints_are_kept_is_told_to_the_agent_and_remembered(home, ebb, monkeypatch):
     """Without that a home on one machine only ever grows."""
     started = []

@@ -24,9 +24,9 @@ def command(now: bool, as_json: bool) -> None:
     except KeyboardInterrupt:
         words = "interrupted: the cluster starts nothing until 'ebb down' has finished or 'ebb up' is run"
         raise Failure(f"down: {words}", INTERRUPTED) from None
-    others = [node for node in home.agents() if home.joined(node)]
-    for node in others:
-        words = f"node {node} goes on, as it has joined the cluster at {home.joined(node)}"
+    others = {node: address for node in home.agents() if (address := home.elsewhere(node))}
+    for node, address in others.items():
+        words = f"node {node} goes on, as it has joined the cluster at {address}"
         complain(f"down: {words}: 'ebb node leave' clears it of its jobs")
     if as_json:
         print_json({"home": str(home.root), "stopped": stopped})
