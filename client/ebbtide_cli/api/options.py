@@ -195,7 +195,7 @@ def _words(name: str, option: click.Option, value: Any) -> Iterator[str]:
 
 
 def _setting(name: str, key: str, value: Any) -> str:
-    if not isinstance(value, Iterable) or isinstance(value, str | Mapping | Set):
+    if not isinstance(value, Iterable) or isinstance(value, str | Mapping | Set) or _axes(value) == 0:
         return f"{key}={text_of(name, value)}"
     texts = [text_of(name, one) for one in value]  # a sequence, or numpy's array
     if name == "param" and (split := next((text for text in texts if "," in text), "")):
@@ -205,6 +205,9 @@ def _setting(name: str, key: str, value: Any) -> str:
 
 def text_of(name: str, value: Any) -> str:
     """Return a value as the command line has it. Raises TypeError for one that no option takes."""
+    if _axes(value):
+        raise TypeError(f"{name} takes one value, not {abbreviated(repr(value))}")
+    value = value.__array__()[()] if _axes(value) == 0 else value  # numpy's number, which is written as it was typed
     match value:
         case bool():
             raise TypeError(f"{name} is not True or False")
@@ -222,3 +225,9 @@ def text_of(name: str, value: Any) -> str:
             return str(os.fspath(value))
         case _:
             return str(value)
+
+
+def _axes(value: Any) -> int | None:
+    """Return how many axes an array of any library has; none if it is a single number, None for other values."""
+    axes = getattr(value, "ndim", None)
+    return axes if isinstance(axes, int) and hasattr(value, "__array__") else None

@@ -26,13 +26,25 @@ class Float64(float):
 
 
 class Array:
-    """Is no sequence, as numpy's is none."""
+    """Is no sequence, as numpy's is none; without ``values`` on an axis it is one number, and cannot be iterated."""
 
-    def __iter__(self) -> Iterator[float]:
-        yield from (Float64(0.1), Float64(1e-05))
+    def __init__(self, *values: Any, item: float | None = None) -> None:
+        self.values, self._item = values, item
+        self.ndim = 0 if item is not None else 1
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d array")
+        return iter(self.values)
+
+    def __array__(self) -> dict[tuple[()], float | None]:
+        return {(): self._item}
 
     def __repr__(self) -> str:
-        return "Array()"
+        return f"Array({self.values or self._item})"
+
+
+ARRAY = Array(Float64(0.1), Float64(1e-05))
 
 
 def asked(*argv: str, **options: Any) -> job_pb2.JobSpec:
@@ -61,8 +73,12 @@ def test_every_option_of_submit_is_a_keyword_with_a_type() -> None:
         ({"env": "HOME"}, ["--env=HOME"]),
         ({"param": {"lr": [0.1, 0.01], "bs": 32}}, ["--param=lr=0.1,0.01", "--param=bs=32"]),
         (
-            {"param": {"lr": [Float64(0.1)], "wd": Array(), "bs": Float64(2)}, "cpus": Float64(0.5)},
+            {"param": {"lr": [Float64(0.1)], "wd": ARRAY, "bs": Float64(2)}, "cpus": Float64(0.5)},
             ["--param=lr=0.1", "--param=wd=0.1,1e-05", "--param=bs=2.0", "--cpus=0.5"],
+        ),
+        (
+            {"param": {"lr": Array(item=0.1), "wd": [Array(item=1e-05), 0]}, "gpus": Array(item=0.5)},
+            ["--param=lr=0.1", "--param=wd=1e-05,0", "--gpus=1/2"],
         ),
         ({"param": {"lr": ".1,.01"}, "env": {"A": ["x,y", "z"]}}, ["--param=lr=.1,.01", "--env=A=x,y,z"]),
         ({"time": timedelta(hours=2)}, ["--time=7200.000000s"]),
@@ -140,6 +156,8 @@ def test_options_of_the_command_s_own_output_are_none_of_a_job(name: str) -> Non
         ({"gpus": True}, "gpus is not True or False"),
         ({"name": ["a", "b"]}, "name takes one value, not"),
         ({"param": {"lr": {0.1, 0.2}}}, "param takes one value, not"),
+        ({"param": {"lr": Array(ARRAY, ARRAY)}}, "param takes one value, not"),
+        ({"cpus": ARRAY}, "cpus takes one value, not"),
     ],
     ids=str,
 )
