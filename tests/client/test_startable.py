@@ -110,6 +110,8 @@ def test_an_environment_with_a_python_is_taken_and_so_is_one_that_may_be_made_be
         "-- bash -euo pipefail notes",
         "-- bash -euo pipefail -c ls",
         "-- bash +O extglob -eO nullglob notes",
+        "-- bash -oue pipefail notes",
+        "-- bash -oO pipefail extglob notes",
         "-- python {script}",
         "-- env python x.py",
         "-- ./tool",

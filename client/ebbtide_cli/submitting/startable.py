@@ -25,8 +25,8 @@ from ebbtide_cli.terminal.output import complain
 MOST_FILES: Final = 2000
 """Files of a directory that are compared with a name that may be misspelt."""
 _RUN_BY: Final = {".py": "python", ".sh": "bash", ".bash": "bash", ".pl": "perl", ".r": "Rscript", ".jl": "julia"}
-_WITH_VALUE: Final = {r"python[0-9.]*": "WX", r"(ba|da|k|z)?sh": "oO"}
-"""The interpreters of scripts, and the letters of their options that take the next word, as in ``-euo pipefail``."""
+_WITH_VALUE: Final = {r"python[0-9.]*": "[WX]$", r"(ba|da)?sh": "[oO]", r"[kz]sh": "[oO]$"}
+"""The interpreters of scripts, and which letters of their options take a next word each, as in ``-euo pipefail``."""
 _LAUNCHERS: Final = frozenset({"torchrun", "accelerate", "deepspeed"})
 _LONG_WITH_VALUE: Final = frozenset({"--check-hash-based-pycs", "--rcfile", "--init-file"})
 
@@ -138,14 +138,14 @@ def _script_of(command: Sequence[str]) -> str:
     if name in _LAUNCHERS:
         by_module = any(word in ("-m", "--module", "--no_python", "--no-python") for word in rest)
         return "" if by_module else next((word for word in rest if word.endswith(".py")), "")
-    letters = next((letters for known, letters in _WITH_VALUE.items() if re.fullmatch(known, name)), "")
-    words = iter(rest if letters else ())
+    letter = next((letter for known, letter in _WITH_VALUE.items() if re.fullmatch(known, name)), "")
+    words = iter(rest if letter else ())
     for word in words:
         if word[:1] not in ("-", "+"):
             return word
         if len(word) == 1 or (word[1] != "-" and set(word) & set("cms")):  # the program is not a file of the command
             return ""
-        if word in _LONG_WITH_VALUE or (word[1] != "-" and word[-1] in letters):
+        for _ in [word] if word in _LONG_WITH_VALUE else re.findall(letter, word) if word[1] != "-" else ():
             next(words, None)
     return ""
 
