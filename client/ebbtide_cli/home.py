@@ -75,7 +75,7 @@ class Home(NamedTuple):
         return self._joining(node)[0]
 
     def elsewhere(self, node: str) -> str:
-        """Return the address at which ``node`` joined another cluster than this home's; empty if it is a node of this."""
+        """Return the address at which ``node`` joined another cluster than this home's; empty if it is of this one."""
         address, ca = self._joining(node)
         try:
             own = self.authority.read_text()
