@@ -1,6 +1,7 @@
 """Verbs for working by hand, against a scripted master: what is submitted, refused, and returned."""
 
 import os
+import select
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -170,14 +171,21 @@ def test_a_command_whose_reader_is_gone_is_cancelled_as_it_would_end_if_it_ran_h
     assert [(request.job_id, request.now) for request in printing.sent("Cancel")] == [("17", False)]
 
 
-def test_a_command_that_has_ended_before_its_reader_went_needs_no_word(printing, unread):
-    printing.refusals["Cancel"] = (grpc.StatusCode.FAILED_PRECONDITION, "job 17 is COMPLETED already")
+def test_a_command_that_has_ended_before_its_reader_went_needs_no_word(finished, unread):
+    finished.refusals["Cancel"] = (grpc.StatusCode.FAILED_PRECONDITION, "job 17 is FAILED already")
     assert run_into(unread) == (141, "")
 
 
-def test_a_command_that_cannot_be_cancelled_is_said_to_go_on(printing, unread):
-    printing.refusals["Cancel"] = (grpc.StatusCode.PERMISSION_DENIED, "the token has expired")
-    words = "ebb: job 17 goes on, although its output cannot be written: Broken pipe: the token has expired\n"
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (grpc.StatusCode.PERMISSION_DENIED, "the token has expired"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "ada has 256 calls open already, which is the limit"),
+    ],
+)
+def test_a_command_that_cannot_be_cancelled_is_said_to_go_on(printing, unread, code, why):
+    printing.refusals["Cancel"] = (code, why)
+    words = f"ebb: job 17 goes on, although its output cannot be written: Broken pipe: {why}\n"
     assert run_into(unread) == (141, words)
 
 
@@ -186,6 +194,29 @@ def test_a_full_disk_cancels_the_command_and_is_a_failure_of_ours(printing):
         code, err = run_into(full)
     assert (code, err) == (125, "ebb: job 17 is cancelled: its output cannot be written: No space left on device\n")
     assert printing.sent("Cancel")
+
+
+def test_a_command_is_cancelled_once_the_master_has_time_for_it(printing, unread):
+    printing.busy_s, printing.busy_method = [0.01, 0.01], "Cancel"
+    words = "ebb: job 17 is cancelled: its output cannot be written: Broken pipe\n"
+    assert run_into(unread) == (141, words)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_that_is_full_and_does_not_block_is_waited_for(finished, monkeypatch, unbuffered):
+    """Whatever shares the pipe may have made it so: `ebb run` cancelled the job."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    finished.logs = [(1, os.urandom(1 << 16)) for _ in range(4)]
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with start_ebb("run", "--", "make", stdout=writing) as process, open(reading, "rb") as reader:
+        while process.poll() is None and select.select([], [writing], [], 0)[1]:
+            pass  # until it is full
+        os.close(writing)
+        read = reader.read()
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, read == b"".join(data for _, data in finished.logs)) == (3, True), err
+    assert not finished.sent("Cancel")
 
 
 @pytest.mark.parametrize("unheard", [1, 2, 3])

@@ -1,6 +1,7 @@
 """Wait for a job that its user wants to use: show why the job waits, and let Ctrl-C cancel it."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,7 @@ from ebbtide_protos.v1 import client_pb2, job_pb2
 from ebbtide_cli import interrupts
 from ebbtide_cli.describing.facts import state_of
 from ebbtide_cli.describing.jobs import finished, summary
-from ebbtide_cli.errors import FAILED, INTERRUPTED, Failure
+from ebbtide_cli.errors import FAILED, INTERRUPTED, Failure, TooFast
 from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.terminal.output import StatusLine, complain
 from ebbtide_cli.watching import watch_jobs
@@ -52,6 +53,11 @@ def try_to_cancel(master: str | None, job_id: str, *, now: bool = False) -> None
 
 
 def cancel(master: str | None, job_id: str, *, now: bool = False) -> None:
-    """Ask the master to cancel the job."""
-    with connected(master) as stub:
-        ask(stub.Cancel, client_pb2.CancelRequest(job_id=job_id, now=now))
+    """Ask the master to cancel the job, again for as long as it has too much to do for this user."""
+    while True:
+        try:
+            with connected(master) as stub:
+                ask(stub.Cancel, client_pb2.CancelRequest(job_id=job_id, now=now))
+            return
+        except TooFast as error:
+            time.sleep(error.wait_s)

@@ -1,5 +1,6 @@
 """``ebb run``: queue a command and follow it to its end."""
 
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,9 @@ from ebbtide_cli.channels.waiting import cancel, try_to_cancel
 from ebbtide_cli.commands.verb import examples, master_option
 from ebbtide_cli.describing.facts import state_of
 from ebbtide_cli.describing.jobs import exit_status, finished, summary
-from ebbtide_cli.errors import FAILED, INTERRUPTED, OURS, Failure, Unreachable, code_is_of_job
+from ebbtide_cli.errors import INTERRUPTED, OURS, Failure, Unreachable, code_is_of_job
 from ebbtide_cli.logs.log_reading import output
+from ebbtide_cli.masters.connection import ask, connected
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.interactive import interactive_spec, queue, with_input
 from ebbtide_cli.submitting.job import job_options
@@ -101,21 +103,42 @@ def _wait(master: str | None, job_id: str, *, reads: bool) -> bool:
 def _show(master: str | None, job_id: str, data: bytes) -> None:
     """Print what the job has printed; if that fails, the job ends, as its command would if it ran here."""
     try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        _write(data)
     except OSError as error:
         why = f"its output cannot be written: {error.strerror}"
         try:
             cancel(master, job_id)
             fate = f"job {job_id} is cancelled: {why}"
         except Failure as failure:
-            has_ended = failure.code == FAILED
-            fate = "" if has_ended else f"job {job_id} goes on, although {why}: {failure.message}"
+            fate = "" if _is_over(master, job_id) else f"job {job_id} goes on, although {why}: {failure.message}"
         if not isinstance(error, BrokenPipeError):
             raise Failure(fate or f"job {job_id}: {why}") from None
         if fate:
             complain(fate)
         raise
+
+
+def _write(data: bytes) -> None:
+    """Write to stdout, and wait if a pipe is full that another program has set not to block."""
+    rest = memoryview(data)
+    while True:
+        try:
+            rest = rest[sys.stdout.buffer.write(rest) or 0 :]  # None: it is full, and has no buffer
+            sys.stdout.buffer.flush()
+            if not rest:
+                return
+        except BlockingIOError as full:
+            rest = rest[full.characters_written :]
+        select.select([], [sys.stdout], [])
+
+
+def _is_over(master: str | None, job_id: str) -> bool:
+    """Whether the job has ended; False if the master does not say."""
+    try:
+        with connected(master) as stub:
+            return finished(ask(stub.ShowJob, client_pb2.JobRequest(job_id=job_id)))
+    except Failure:
+        return False
 
 
 def _end(master: str | None, job_id: str) -> client_pb2.Job:
