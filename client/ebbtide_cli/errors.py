@@ -1,5 +1,6 @@
 """How a verb fails: with one line on stderr, and an exit code that scripts can rely on."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -53,11 +54,21 @@ class NodeAway(Unreachable):
         self.code = FAILED
 
 
+def words_of(error: OSError) -> str:
+    """Return what went wrong, and with what; a file without a name is the output."""
+    return f"{error.filename or 'output'}: {error.strerror or error}"
+
+
 @contextmanager
 def code_is_of_job() -> Iterator[None]:
     """End with `OURS` if the block fails, as other codes are the job's own; wrong usage and Ctrl-C keep theirs."""
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failure(words_of(error), OURS) from error
     except Failure as failure:
         failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
         raise

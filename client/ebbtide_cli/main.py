@@ -86,7 +86,7 @@ def _run(given: Sequence[str]) -> int:
 
 def _complained(error: Exception) -> int:
     """Say in one line what went wrong, and return the exit code."""
-    from ebbtide_cli.errors import BROKEN_PIPE, FAILED, Failure
+    from ebbtide_cli.errors import BROKEN_PIPE, FAILED, Failure, words_of
     from ebbtide_cli.terminal.output import complain
 
     match error:
@@ -98,7 +98,7 @@ def _complained(error: Exception) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return BROKEN_PIPE
         case OSError():
-            complain(f"{error.filename or 'output'}: {error.strerror or error}")
+            complain(words_of(error))
         case _:
             if os.environ.get("EBB_DEBUG"):
                 import traceback

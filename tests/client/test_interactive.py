@@ -219,6 +219,14 @@ def test_a_pipe_that_is_full_and_does_not_block_is_waited_for(finished, monkeypa
     assert not finished.sent("Cancel")
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_full_disk_is_a_failure_of_ours_where_the_code_is_otherwise_that_of_the_job(finished, options):
+    with open("/dev/full", "w") as full, start_ebb("submit", "--wait", *options, "--", "true", stdout=full) as process:
+        _, err = process.communicate(timeout=60)
+    words = "job 17 is queued, but that cannot be printed: No space left on device"
+    assert (process.returncode, err) == (125, f"ebb: {words}\n")
+
+
 @pytest.mark.parametrize("unheard", [1, 2, 3])
 def test_a_master_that_goes_away_just_after_the_submit_is_waited_for(ebb, finished, unheard):
     """Before a stream has brought anything: the master was there a moment ago."""

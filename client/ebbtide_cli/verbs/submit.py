@@ -12,7 +12,7 @@ from ebbtide_cli.commands.completing import files
 from ebbtide_cli.commands.verb import examples, json_option, master_option
 from ebbtide_cli.describing.facts import CLASSES, SUSPEND_MODES, job_facts
 from ebbtide_cli.describing.jobs import exit_status, finished, summary
-from ebbtide_cli.errors import OK, OURS, code_is_of_job
+from ebbtide_cli.errors import OK, OURS, Failure, code_is_of_job
 from ebbtide_cli.submitting.command import SubmitCommand
 from ebbtide_cli.submitting.job import job_options, submit_request
 from ebbtide_cli.submitting.sending import send
@@ -75,6 +75,19 @@ def command(hold: bool, wait: bool, dry_run: bool, as_json: bool, master: str | 
 def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool) -> str:
     """Queue the job and print its id."""
     reply = send(master, request)
+    try:
+        _tell(request, reply, as_json)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if not reply.job_id:
+            raise
+        raise Failure(f"job {reply.job_id} is queued, but that cannot be printed: {error.strerror}") from None
+    return reply.job_id
+
+
+def _tell(request: client_pb2.SubmitRequest, reply: client_pb2.SubmitReply, as_json: bool) -> None:
+    """Print the id of the job that was queued, and what its user may want to know of it."""
     for warning in reply.warnings:
         complain(f"warning: {warning}")
     job_class = CLASSES[request.spec.job_class]
@@ -85,7 +98,7 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
         gates = {"begin_time": request.spec.begin_at or None, "tasks": len(request.tasks) or None}
         facts = {"id": reply.job_id or None, "warnings": list(reply.warnings), "class": job_class}
         print_json(facts | memory | gates | {"params": params_of(request.tasks)})
-        return reply.job_id
+        return
     if reply.gpu_mem_from:
         complain(f"{format_size(reply.gpu_mem_bytes)} of GPU memory, {reply.gpu_mem_from}; --gpu-mem asks for another")
     if request.dry_run:
@@ -96,7 +109,6 @@ def _submit(master: str | None, request: client_pb2.SubmitRequest, as_json: bool
         one = f"{reply.job_id}.{request.tasks[0].index}" if request.tasks else reply.job_id
         untried = "not proved yet that it can" + (f": ebb drill {one}, once it runs" if reply.job_id else "")
         complain(f"best-effort: it may be suspended for other jobs, and resumes by itself; {untried}")
-    return reply.job_id
 
 
 def _wait(master: str | None, job_id: str, as_json: bool) -> int:
