@@ -297,10 +297,15 @@ def test_a_tensorboard_has_no_gpu_and_reads_what_jobs_wrote(ebb, finished):
         (["/a/runs", "/b/runs", "/c"], "a/runs:/a/runs,b/runs:/b/runs,c:/c"),
         (["/a/x/runs", "/b/x/runs", "/b/y/runs"], "a/x/runs:/a/x/runs,b/x/runs:/b/x/runs,y/runs:/b/y/runs"),
         (["/runs", "/a/runs"], "/runs:/runs,a/runs:/a/runs"),
+        (
+            ["/home/ada/run/runs", "5:runs", "/z/job 5 runs", "/z/runs"],
+            "run/runs:/home/ada/run/runs,z/job 5 runs:/z/job 5 runs,runs:/z/runs",
+        ),
     ],
 )
 def test_directories_of_one_name_are_shown_beside_each_other(ebb, finished, directories, shown):
     """TensorBoard has one run of a name, so that only the last of them was seen."""
+    finished.add(make_job("5", "COMPLETED"))
     ebb("tensorboard", *directories)
     assert sent_spec(finished).command[2] == shown
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -42,7 +42,7 @@ def command(logs: tuple[str, ...], port: int, stop: bool, master: str | None, **
         raise Failure("tensorboard: --template: is for jobs with a command", USAGE)
     if given["gpus"] is None:
         given["cpu_only"] = True
-    named = _distinct(dict.fromkeys(_directory(master, text) for text in logs))
+    named = _distinct({path: name for name, path in (_directory(master, text) for text in logs)})
     where = ("--logdir", named[0][1]) if len(named) == 1 else ("--logdir_spec", ",".join(f"{n}:{d}" for n, d in named))
     argv = ("tensorboard", *where, "--host", "127.0.0.1", "--port", "{port}")
     spec = interactive_spec(given, JobKind.TENSORBOARD, argv, "tensorboard")
@@ -64,9 +64,9 @@ def _directory(master: str | None, text: str) -> tuple[str, str]:
     return f"job {job_id} {below}", _plain(os.path.normpath(os.path.join(job.spec.workdir, below)))
 
 
-def _distinct(named: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Add to the names of directories that share one as many of the directories above as tell them apart."""
-    found, above = list(named), 1
+def _distinct(names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return names and paths; names that paths share have as many of the directories above as tell them apart."""
+    found, above = [(name, path) for path, name in names.items()], 1
     while (counts := Counter(name for name, _ in found)) and max(counts.values()) > 1:
         above += 1
         found = [(_end(path, above) if counts[name] > 1 and path[0] == "/" else name, path) for name, path in found]
