@@ -42,7 +42,7 @@ class BackgroundProcess:
     log_start: int
 
 
-_OF_OTHERS: Final = ("EBB_MASTER", "EBB_TOKEN")
+OF_OTHERS: Final = ("EBB_MASTER", "EBB_TOKEN")
 """Variables that may be about another cluster than the one of the home."""
 
 _started: list[BackgroundProcess] = []
@@ -51,7 +51,7 @@ _started: list[BackgroundProcess] = []
 def start_daemon(name: str, arguments: Sequence[str], home: Home, log: Path) -> BackgroundProcess:
     """Start ``ebb`` with ``arguments`` in a session of its own, logging to ``log``."""
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    environment = {key: value for key, value in os.environ.items() if key not in _OF_OTHERS}
+    environment = {key: value for key, value in os.environ.items() if key not in OF_OTHERS}
     environment |= {"EBB_HOME": str(home.root), "EBB_DEBUG": "1"}
     with log.open("ab") as output, interrupts.shielded():
         start = output.tell()

@@ -24,7 +24,7 @@ from ebbtide_cli.cluster import (
     find_node,
 )
 from ebbtide_cli.commands.verb import examples
-from ebbtide_cli.daemons import end_started
+from ebbtide_cli.daemons import OF_OTHERS, end_started
 from ebbtide_cli.errors import FAILED, OK, USAGE, Failure
 from ebbtide_cli.example_files import examples_folder
 from ebbtide_cli.home import Home
@@ -126,7 +126,7 @@ def _folder(keep: bool) -> Iterator[Path]:
         with interrupts.shielded():
             folder = Path(tempfile.mkdtemp(prefix="ebb-demo-"))
         os.environ["EBB_HOME"] = str(folder)
-        for name in ("EBB_MASTER", "EBB_TOKEN"):
+        for name in OF_OTHERS:
             os.environ.pop(name, None)
         yield folder
     finally:
