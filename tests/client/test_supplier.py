@@ -250,7 +250,7 @@ def test_the_nodes_of_any_number_of_loans_that_end_together_are_confirmed_dead_a
     assert {request.node for request in needy.sent("ConfirmDead")} == names
     assert {request.node for request in needy.sent("RemoveNode")} == names
     needy.nodes.clear()
-    counted.serve(supplier, 5)
+    counted.serve(supplier, 36)
     assert len([loan for loan in supplier.supply.loans.values() if loan.is_over]) == REMEMBERED
 
 

@@ -526,11 +526,27 @@ def test_of_loans_that_have_ended_the_newest_are_remembered_and_those_whose_node
         [id] = lab.asks(2, LONGEST_PAUSE_S)
         lab.supply.refused(id, "no", lab.now)
     lab.hears(_1=OVER)
+    lab.hears(_1=OVER, after_s=SETTLES_S)
     lab.supply.forget(["hpc-1"])
     assert len(lab.supply.loans) == REMEMBERED + 1
     assert "hpc-1" in lab.supply.loans
     lab.supply.forget()
     assert [*lab.supply.loans] == [f"hpc-{number}" for number in range(3, REMEMBERED + 3)]
+
+
+def test_any_number_of_loans_that_end_at_once_keep_their_places_until_they_have_settled() -> None:
+    most = REMEMBERED + 10
+    lab = Lab(most=most, backlog=most)
+    for _ in range(most):
+        lab.asks(most)
+    lab.hears(**{f"_{number}": RUNS for number in range(1, most + 1)})
+    over = {f"_{number}": OVER for number in range(1, most + 1)}
+    lab.hears(**over)
+    lab.supply.forget()
+    assert (lab.asks(most), len(lab.supply.loans)) == ([], most)
+    lab.hears(after_s=SETTLES_S, **over)
+    lab.supply.forget()
+    assert (len(lab.supply.loans), lab.asks(most, LONGEST_PAUSE_S)) == (REMEMBERED, [f"hpc-{most + 1}"])
 
 
 @pytest.mark.parametrize(

@@ -271,8 +271,9 @@ class NodeSupply:
                 loan.alone = False
 
     def forget(self, listed: Collection[str] = ()) -> None:
-        """Forget the oldest loans that have ended, but none whose node is ``listed`` by the master."""
-        over = [loan.id for loan in self.loans.values() if loan.is_over and loan.id not in listed]
+        """Forget the oldest loans that have ended, but none that may come back or whose node the master lists."""
+        ended = [loan for loan in self.loans.values() if loan.is_over and not loan.may_come_back]
+        over = [loan.id for loan in ended if loan.id not in listed]
         for id in over[: max(0, len(over) - REMEMBERED)]:
             del self.loans[id]
 
