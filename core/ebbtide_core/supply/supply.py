@@ -104,8 +104,8 @@ class BorrowedNode:
     asked for by a user. ``called_off`` says why the lender is to end it, as it was asked at ``called_at``. ``proved``
     says that no process of it is left, ``invited`` that an invitation was made for its node, and ``listed`` that the
     lender has listed it since it was asked for. It has ``settled`` once the lender was asked again, `SETTLES_S` or more
-    after it ended. It is ``alone`` if the master was away whenever the lender had perhaps started it: its node
-    could not come up. ``described`` is what `NodeSupply.described` was when it was asked for. It is ``poor`` if nobody
+    after it ended. It is ``alone`` if the master was away when the lender perhaps started it: its pilot
+    may have given up. ``described`` is what `NodeSupply.described` was when it was asked for. It is ``poor`` if nobody
     ever saw its node with all that was asked for; None: nobody has looked.
     """
 
@@ -268,7 +268,7 @@ class NodeSupply:
             self.see_up(up, now)
             self._miss(up, now)
             for loan in self.unfinished():
-                loan.alone = False
+                loan.alone = loan.alone and not loan.waits
 
     def forget(self, listed: Collection[str] = ()) -> None:
         """Forget the oldest loans that have ended, but none that may come back or whose node the master lists."""
