@@ -30,8 +30,20 @@ class TlsProbe:
     own: str = ""
 
 
+class AnotherError(Exception):
+    """The other side is not the master that is meant: its certificate is of another authority, or for another name."""
+
+
 def trouble(probe: TlsProbe, now: float | None = None) -> str:
     """Return what is wrong with the connection or a certificate; empty if nothing is. Waits up to twice `TIMEOUT_S`."""
+    try:
+        return passing_trouble(probe, now)
+    except AnotherError as error:
+        return str(error)
+
+
+def passing_trouble(probe: TlsProbe, now: float | None = None) -> str:
+    """Return what `trouble` does, if that may pass. Raises AnotherError if it does not."""
     now = time.time() if now is None else now
     if probe.own and (words := own_trouble(probe.own, now)):
         return words
@@ -39,7 +51,10 @@ def trouble(probe: TlsProbe, now: float | None = None) -> str:
         if not _is_welcome(probe):
             return _refusal(probe)
     except ssl.SSLCertVerificationError as error:
-        return _their_trouble(probe, error, now)
+        words = _their_trouble(probe, error, now)
+        if error.verify_code not in (_EXPIRED, _NOT_YET):
+            raise AnotherError(words) from None
+        return words
     except ssl.SSLError as error:
         return _failure(probe, error)
     except ConnectionResetError:

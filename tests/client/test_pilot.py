@@ -1,11 +1,14 @@
 """A pilot joins with its invitation, also if the master is away just then."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ebbtide_agent.link.joining import JoinError, MasterAwayError
+from ebbtide_cli.errors import INTERRUPTED
 from ebbtide_cli.verbs import agent_pilot
 from ebbtide_protos.invitation import Invitation, encode
 
@@ -28,6 +31,17 @@ class Joining:
             raise self.answers.pop(0)
 
 
+class Clock:
+    """Goes on by a minute whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 60.0
+        return self.now
+
+
 @pytest.fixture
 def pilot(home: Path, ebb: Ebb, monkeypatch: pytest.MonkeyPatch) -> Pilot:
     """Run a pilot whose agent ends at once, with an invitation to that cluster."""
@@ -48,9 +62,40 @@ def test_a_pilot_that_starts_while_the_master_is_away_joins_once_it_is_back_and_
 ) -> None:
     monkeypatch.setattr(agent_pilot, "AGAIN_S", 0.0)
     joining = Joining(AWAY, AWAY)
+    monkeypatch.setattr(agent_pilot, "time", Clock())
     done = pilot(joining)
     assert (done.code, joining.tries, (home / "loan").exists()) == (0, 3, False)
-    assert done.complaint == f"agent pilot: {AWAY}; it tries again for 10m"
+    assert done.complaint == f"agent pilot: {AWAY}; it tries again for 9m"
+
+
+def test_a_pilot_that_hears_something_else_says_for_how_long_it_still_tries(
+    pilot: Pilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_pilot, "AGAIN_S", 0.0)
+    monkeypatch.setattr(agent_pilot, "time", Clock())
+    lines = pilot(Joining(AWAY, AWAY, MasterAwayError("it is not well"))).err.splitlines()
+    assert [line.rpartition("; ")[2] for line in lines] == ["it tries again for 9m", "it tries again for 7m"]
+
+
+def test_a_pilot_that_is_asked_to_end_while_it_tries_to_join_ends(
+    home: Path, pilot: Pilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(Joining):
+        async def join(self, *_: Any) -> None:
+            self.tries += 1
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AWAY
+
+    def missed(*_: object) -> None:
+        pytest.fail("SIGTERM is left to its default, which the first process of a container never feels")
+
+    before = signal.signal(signal.SIGTERM, missed)
+    try:
+        joining = Ended()
+        done = pilot(joining)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (done.code, joining.tries, (home / "loan").exists()) == (INTERRUPTED, 1, True)
 
 
 @pytest.mark.parametrize(

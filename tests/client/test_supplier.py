@@ -133,10 +133,11 @@ def test_what_the_last_node_had_is_remembered_when_it_has_gone_until_the_file_sa
     home: Path, needy: NeedyMaster
 ) -> None:
     counted = Counted(home, needy, 2)
+    counted.describe("gpus_per_node = 1")
     has = agent_pb2.GpuInfo(
         uuid="G", model="A100", mem_bytes=1 << 35, healthy=True, compute_capability="8.0", mps=True, parent="P"
     )
-    for node, gpu in zip(needy.nodes, (agent_pb2.GpuInfo(model="H100"), has), strict=True):
+    for node, gpu in zip(needy.nodes, (agent_pb2.GpuInfo(model="H100", mem_bytes=1 << 36), has), strict=True):
         node.gpus.add().info.CopyFrom(gpu)
     needy.nodes[1].gpus[0].info.healthy = False
     counted.serve(counted.supplier(), 1)
@@ -146,6 +147,63 @@ def test_what_the_last_node_had_is_remembered_when_it_has_gone_until_the_file_sa
     counted.describe("gpus_per_node = 4")
     counted.serve(counted.supplier(), 1)
     assert len(needy.sent("CountDemand")[-1].like.gpus) == 4
+
+
+A_GPU = agent_pb2.GpuInfo(model="A100", mem_bytes=1 << 35, healthy=True)
+UNREAD = agent_pb2.GpuInfo(model="A100", healthy=True)
+
+
+def up(number: int, *gpus: agent_pb2.GpuInfo) -> client_pb2.Node:
+    """The node of a loan, with these GPUs."""
+    shown = [client_pb2.NodeGpu(info=gpu) for gpu in gpus]
+    return client_pb2.Node(name=f"hpc-{number}", state="up", labels={"supply": "hpc"}, gpus=shown)
+
+
+def counted_on(counted: Counted, needy: NeedyMaster, supplier: Supplier, *nodes: client_pb2.Node) -> tuple[int, int]:
+    """How many GPUs, and how many of known memory, the next node is expected to have while these are up."""
+    needy.nodes[:] = nodes
+    counted.serve(supplier, 6)
+    like = needy.sent("CountDemand")[-1].like
+    return len(like.gpus), sum(gpu.mem_bytes > 0 for gpu in like.gpus)
+
+
+@pytest.mark.parametrize("poor", [(A_GPU,), (A_GPU, UNREAD), ()], ids=["fewer GPUs", "one unread", "no GPUs"])
+def test_one_node_with_less_than_was_asked_for_does_not_keep_a_supply_from_asking(
+    home: Path, needy: NeedyMaster, poor: tuple[agent_pb2.GpuInfo, ...]
+) -> None:
+    counted = Counted(home, needy, 3)
+    supplier = counted.supplier()
+    assert counted_on(counted, needy, supplier, up(0, A_GPU, A_GPU)) == (2, 2)
+    assert counted_on(counted, needy, supplier, up(1, *poor)) == (2, 2)
+    assert counted_on(counted, needy, counted.supplier(), up(0, A_GPU, A_GPU), up(1, *poor)) == (2, 2)
+    assert counted_on(counted, needy, counted.supplier()) == (2, 2)
+
+
+def test_nodes_that_have_less_than_the_file_says_one_after_the_other_are_believed_until_one_has_all(
+    home: Path, needy: NeedyMaster
+) -> None:
+    counted = Counted(home, needy, 3)
+    supplier = counted.supplier()
+    assert counted_on(counted, needy, supplier, up(0, A_GPU)) == (2, 2)
+    assert counted_on(counted, needy, supplier) == (2, 2)
+    assert counted_on(counted, needy, supplier, up(1, A_GPU)) == (1, 1)
+    assert counted_on(counted, needy, counted.supplier()) == (1, 1)
+    assert counted_on(counted, needy, counted.supplier(), up(2, A_GPU, A_GPU)) == (2, 2)
+
+
+def test_nodes_that_have_lost_gpus_say_nothing_about_others(home: Path, needy: NeedyMaster) -> None:
+    counted = Counted(home, needy, 2)
+    supplier = counted.supplier()
+    assert counted_on(counted, needy, supplier, up(0, A_GPU, A_GPU), up(1, A_GPU, A_GPU)) == (2, 2)
+    assert counted_on(counted, needy, counted.supplier(), up(0, A_GPU), up(1, A_GPU)) == (2, 2)
+
+
+def test_who_resumes_a_supply_has_it_forget_what_its_nodes_had(home: Path, needy: NeedyMaster) -> None:
+    counted = Counted(home, needy, 2)
+    supplier = counted.supplier()
+    assert counted_on(counted, needy, supplier, up(0, A_GPU), up(1, A_GPU)) == (1, 1)
+    counted.folder.wish(do="resume")
+    assert counted_on(counted, needy, supplier, up(0, A_GPU), up(1, A_GPU)) == (2, 2)
 
 
 @pytest.mark.parametrize(("wanted", "cpus"), [(0, 3.0), (2, MAX_CPUS)])
@@ -192,7 +250,7 @@ def test_the_nodes_of_any_number_of_loans_that_end_together_are_confirmed_dead_a
     assert {request.node for request in needy.sent("ConfirmDead")} == names
     assert {request.node for request in needy.sent("RemoveNode")} == names
     needy.nodes.clear()
-    counted.serve(supplier, 5)
+    counted.serve(supplier, 36)
     assert len([loan for loan in supplier.supply.loans.values() if loan.is_over]) == REMEMBERED
 
 

@@ -152,6 +152,8 @@ def test_loans_that_an_older_supplier_saved_are_found_again(home: Home) -> None:
     supply = folder.load("hpc", SupplySettings(4))
     supply.describe("a mark")
     assert (supply.newest(["hpc-1"]), supply.known) == (supply.loans["hpc-1"], {})
+    supply.describe("another")
+    assert supply.newest(["hpc-1"]) is None
 
 
 def test_loans_are_found_again_as_they_were_saved(home: Home) -> None:

@@ -390,7 +390,8 @@ def test_a_loan_whose_node_came_up_unseen_and_is_silent_is_not_taken_for_one_tha
         ([(WAITS, "away"), (RUNS, "away"), (OVER, "up")], 0),
         ([(WAITS, "up"), (OVER, "away")], 0),
         ([(WAITS, "up"), (RUNS, "up"), (OVER, "away")], 1),
-        ([(WAITS, "away"), (RUNS, "up"), (OVER, "away")], 1),
+        ([(WAITS, "away"), (RUNS, "up"), (OVER, "away")], 0),
+        ([(WAITS, "up"), (RUNS, "away"), (RUNS, "up"), (OVER, "up")], 0),
         ([(WAITS, "away"), (WAITS, "up"), (OVER, "up")], 1),
     ],
     ids=[
@@ -398,11 +399,12 @@ def test_a_loan_whose_node_came_up_unseen_and_is_silent_is_not_taken_for_one_tha
         "until it had ended",
         "it started unseen",
         "not when it started",
-        "not as it ran",
+        "until it ran",
+        "until just before it ended",
         "as it waited only",
     ],
 )
-def test_a_loan_that_ends_before_it_was_up_is_no_failure_if_the_master_was_away_since_it_started(
+def test_a_loan_that_ends_before_it_was_up_is_no_failure_if_the_master_was_away_as_it_started(
     heard: list[tuple[LenderFacts, str]], failures: int
 ) -> None:
     lab = Lab()
@@ -410,6 +412,16 @@ def test_a_loan_that_ends_before_it_was_up_is_no_failure_if_the_master_was_away_
     for facts, master in heard:
         lab.hears(_1=facts, up=() if master == "up" else None, left=True)
     assert (lab.phase(), lab.supply.failures) == (LoanPhase.ENDED, failures)
+
+
+def test_a_loan_that_started_while_the_master_was_away_fails_if_no_agent_is_there_in_time_once_it_is_back() -> None:
+    lab = Lab()
+    lab.asks(1)
+    lab.hears(_1=RUNS, up=None)
+    lab.hears(_1=RUNS, after_s=STARTS_S - 1)
+    assert (lab.calls_off(1), lab.supply.failures) == ([], 0)
+    lab.hears(_1=RUNS, after_s=2.0)
+    assert (lab.calls_off(1), lab.supply.failures) == (["hpc-1"], 1)
 
 
 def test_a_request_that_was_not_answered_is_waited_for_and_not_made_again() -> None:
@@ -526,11 +538,27 @@ def test_of_loans_that_have_ended_the_newest_are_remembered_and_those_whose_node
         [id] = lab.asks(2, LONGEST_PAUSE_S)
         lab.supply.refused(id, "no", lab.now)
     lab.hears(_1=OVER)
+    lab.hears(_1=OVER, after_s=SETTLES_S)
     lab.supply.forget(["hpc-1"])
     assert len(lab.supply.loans) == REMEMBERED + 1
     assert "hpc-1" in lab.supply.loans
     lab.supply.forget()
     assert [*lab.supply.loans] == [f"hpc-{number}" for number in range(3, REMEMBERED + 3)]
+
+
+def test_any_number_of_loans_that_end_at_once_keep_their_places_until_they_have_settled() -> None:
+    most = REMEMBERED + 10
+    lab = Lab(most=most, backlog=most)
+    for _ in range(most):
+        lab.asks(most)
+    lab.hears(**{f"_{number}": RUNS for number in range(1, most + 1)})
+    over = {f"_{number}": OVER for number in range(1, most + 1)}
+    lab.hears(**over)
+    lab.supply.forget()
+    assert (lab.asks(most), len(lab.supply.loans)) == ([], most)
+    lab.hears(after_s=SETTLES_S, **over)
+    lab.supply.forget()
+    assert (len(lab.supply.loans), lab.asks(most, LONGEST_PAUSE_S)) == (REMEMBERED, [f"hpc-{most + 1}"])
 
 
 @pytest.mark.parametrize(

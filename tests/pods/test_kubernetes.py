@@ -279,6 +279,49 @@ def test_a_pod_that_cannot_be_removed_keeps_nobody_from_hearing_of_others(cluste
     assert not cluster.pods
 
 
+def patched(cluster: FakeKubernetes) -> int:
+    return sum(method == "PATCH" for method, _ in cluster.requests)
+
+
+def noted(cluster: FakeKubernetes, folder: Path, *ids: str) -> Kubernetes:
+    """A lender that has told the end of these loans."""
+    made = lender(folder)
+    for id in ids:
+        asked(made, folder, id)
+        cluster.pods[f"ebb-{id}"]["status"]["phase"] = "Failed"
+    assert set(made.look()) == set(ids)
+    return made
+
+
+def test_a_look_tries_to_remove_no_further_pod_once_one_cannot_be_removed(cluster, tmp_path):
+    def broken(method: str, path: str) -> None:
+        if method == "PATCH":
+            raise RefusedError(500, "a webhook failed")
+
+    ids = {"k8s-1", "k8s-2", "k8s-3"}
+    made = noted(cluster, tmp_path, *ids)
+    cluster.broken = broken
+    for looks in range(1, 4):
+        assert set(made.look()) == ids
+        assert patched(cluster) == looks
+    assert len({path for method, path in cluster.requests if method == "PATCH"}) == 3
+
+
+@pytest.mark.parametrize("stuck", ["k8s-1", "k8s-2", "k8s-3"])
+def test_a_pod_that_cannot_be_removed_keeps_no_other_from_being_removed(cluster, tmp_path, stuck):
+    def broken(method: str, path: str) -> None:
+        if method == "PATCH" and path.endswith(f"ebb-{stuck}"):
+            raise RefusedError(500, "a webhook failed")
+
+    made = noted(cluster, tmp_path, "k8s-1", "k8s-2", "k8s-3")
+    cluster.broken = broken
+    made.look(), made.look()
+    assert set(cluster.pods) == {f"ebb-{stuck}"}
+    cluster.broken = lambda method, path: None
+    made.look()
+    assert not cluster.pods
+
+
 @pytest.mark.parametrize(
     ("name", "loan"),
     [("mine", "k8s-1"), ("ebb-k8s-1", "other-1"), ("ebb-k8s-x", "k8s-x"), ("ebb-..", ".."), ("ebb-", "")],

@@ -7,7 +7,7 @@ from typing import Final
 
 import grpc
 import grpc.aio
-from ebbtide_protos.handshake import TlsProbe, trouble
+from ebbtide_protos.handshake import AnotherError, TlsProbe, passing_trouble
 from ebbtide_protos.invitation import Invitation
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 
@@ -66,8 +66,7 @@ async def join(invitation: Invitation, node: str, node_dir: Path) -> Endpoint:
         try:
             key, reply = await _signed(opened, invitation.secret, node)
         except grpc.aio.AioRpcError as error:
-            kind = MasterAwayError if error.code() is grpc.StatusCode.UNAVAILABLE else JoinError
-            raise kind(await _why(error, front, invitation.ca)) from None
+            raise await _refusal(error, front, invitation.ca) from None
     endpoint = Endpoint(front.host, reply.agent_port)
     joined.store(node_dir, Joined(str(endpoint), invitation.ca, reply.certificate, key.private))
     return endpoint
@@ -108,9 +107,12 @@ async def _signed(channel: grpc.aio.Channel, secret: str, node: str) -> tuple[Ke
     return key, await client_pb2_grpc.ClientServiceStub(channel).Join(request, timeout=REPLY_S)
 
 
-async def _why(error: grpc.aio.AioRpcError, front: Endpoint, ca: str) -> str:
+async def _refusal(error: grpc.aio.AioRpcError, front: Endpoint, ca: str) -> JoinError:
     words = error.details() or error.code().name
     if error.code() is not grpc.StatusCode.UNAVAILABLE:
-        return words
-    found = await asyncio.to_thread(trouble, TlsProbe(front.host, front.port, ca))
-    return found or f"no master at {front}: {words}"
+        return JoinError(words)
+    try:
+        found = await asyncio.to_thread(passing_trouble, TlsProbe(front.host, front.port, ca))
+    except AnotherError as another:
+        return JoinError(str(another))
+    return MasterAwayError(found or f"no master at {front}: {words}")

@@ -61,6 +61,7 @@ class Kubernetes:
         self._namespace = options.namespace
         self._core: Any = None
         self._noted = set[str]()  # uids of pods whose end was returned by `look`
+        self._stuck = ""  # uid of the pod that could not be removed last
 
     # --- what a loan is ---
 
@@ -215,7 +216,7 @@ class Kubernetes:
             )
         except LenderRefusedError as error:
             raise LenderAwayError(str(error)) from None
-        found, over = dict[str, LenderFacts](), set[str]()
+        found, over, told = dict[str, LenderFacts](), set[str](), list[Mapping[str, Any]]()
         for pod in answer["items"]:
             id = pod["metadata"].get("labels", {}).get(LOAN, "")
             if pod["metadata"]["name"] != _name_of(id) or not self._is_ours(id):
@@ -227,11 +228,11 @@ class Kubernetes:
                 continue
             over.add(facts.job)
             if facts.job in self._noted:
-                with suppress(LenderAwayError):  # the next look tries again; this one has more to tell
-                    self._remove(pod)
+                told.append(pod)
             else:
                 self._keep_log(id)
         self._noted = over
+        self._remove_all(told)
         return found
 
     def _is_ours(self, id: str) -> bool:
@@ -273,6 +274,20 @@ class Kubernetes:
     def _keep_log(self, id: str) -> None:
         with suppress(LenderAwayError, LenderRefusedError, OSError):  # the pod has perhaps never started
             log_of(self._folder, id).write_text(self._log(id))
+
+    def _remove_all(self, pods: list[Mapping[str, Any]]) -> None:
+        """Remove pods that have ended until one cannot be, since each try may last; the next look begins behind it."""
+
+        def turn(pod: Mapping[str, Any]) -> tuple[bool, str]:
+            uid = str(pod["metadata"]["uid"])
+            return uid <= self._stuck, uid
+
+        for pod in sorted(pods, key=turn):
+            try:
+                self._remove(pod)
+            except LenderAwayError:
+                self._stuck = pod["metadata"]["uid"]
+                return
 
     def _remove(self, pod: Mapping[str, Any]) -> None:
         """Remove a pod that has ended, and what has kept it."""

@@ -130,10 +130,16 @@ class Supplier:
     def _remember(self, nodes: dict[str, client_pb2.Node]) -> None:
         """Remember what the newest node that is up has, so that no node is asked for that would be of no use.
 
-        One that has lost its GPUs says nothing about others.
+        One that has lost GPUs says nothing about others; one that never had them all does if it is not the only one.
         """
-        wanted = self.borrowing.gpus
-        up = {name for name, node in nodes.items() if node.state not in _GONE and (node.gpus or not wanted)}
+        up = set[str]()
+        for name, node in nodes.items():
+            if node.state in _GONE or (loan := self.supply.loans.get(name)) is None:
+                continue
+            is_poor = len(node.gpus) < self.borrowing.gpus or not all(gpu.info.mem_bytes for gpu in node.gpus)
+            loan.poor = loan.poor is not False and is_poor
+            if loan.poor or not is_poor:
+                up.add(name)
         if (newest := self.supply.newest(up)) is not None:
             self.supply.known = json_format.MessageToDict(_hello(nodes[newest.id]), preserving_proto_field_name=True)
 
@@ -240,8 +246,7 @@ class Supplier:
             case {"do": "pause"}:
                 self.supply.paused = True
             case {"do": "resume"}:
-                self.supply.paused = False
-                self.supply.failures, self.supply.not_before, self.supply.trouble = 0, 0.0, ""
+                self.supply.resume()
             case {"do": "add", "nodes": int(nodes)}:
                 self.supply.wanted += nodes
                 self.supply.not_before = 0.0

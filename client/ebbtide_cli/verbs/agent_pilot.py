@@ -125,7 +125,8 @@ def _join(file: Path, name: str, until: float | None) -> None:
     node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         left_s = JOINS_S if until is None else min(JOINS_S, until - time.time())
-        interrupts.run(_join_in_time(wanted, node, node_dir, left_s))
+        with interrupts.sigterm_too():  # the first process of a container is not ended by it otherwise
+            interrupts.run(_join_in_time(wanted, node, node_dir, left_s))
     except JoinError as error:
         raise Failure(f"agent pilot: {error}", FAILED) from None
     with suppress(OSError):  # it may be in a place that nobody can write to; it has been used up anyway
@@ -141,7 +142,8 @@ async def _join_in_time(wanted: "Invitation", node: str, node_dir: Path, left_s:
         try:
             await join(wanted, node, node_dir)
         except MasterAwayError as error:
-            if time.monotonic() + AGAIN_S > give_up_at:
+            left_s = give_up_at - time.monotonic()
+            if left_s < AGAIN_S:
                 raise
             if (words := str(error)) != said:
                 complain(f"agent pilot: {words}; it tries again for {format_duration(left_s)}")

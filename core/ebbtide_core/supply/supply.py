@@ -37,6 +37,8 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 1800.0
 REMEMBERED: Final = 50
 """Ended loans that are kept to be shown, beside those whose nodes the master still lists."""
+_FORGOTTEN: Final = "forgotten"
+"""The description of loans that say nothing about others; no mark is like it."""
 
 
 class LoanPhase(Enum):
@@ -102,8 +104,9 @@ class BorrowedNode:
     asked for by a user. ``called_off`` says why the lender is to end it, as it was asked at ``called_at``. ``proved``
     says that no process of it is left, ``invited`` that an invitation was made for its node, and ``listed`` that the
     lender has listed it since it was asked for. It has ``settled`` once the lender was asked again, `SETTLES_S` or more
-    after it ended. It is ``alone`` if the master was away whenever the lender had perhaps started it: its node
-    could not come up. ``described`` is what `NodeSupply.described` was when it was asked for.
+    after it ended. It is ``alone`` if the master was away when the lender perhaps started it: its pilot
+    may have given up. ``described`` is what `NodeSupply.described` was when it was asked for. It is ``poor`` if nobody
+    ever saw its node with all that was asked for; None: nobody has looked.
     """
 
     id: str
@@ -124,6 +127,7 @@ class BorrowedNode:
     settled: bool = False
     alone: bool = False
     described: str = ""
+    poor: bool | None = None
 
     @property
     def may_come_back(self) -> bool:
@@ -196,17 +200,35 @@ class NodeSupply:
     described: str = ""
     """A mark of how the nodes that are asked for are described."""
     known: dict[str, object] = field(default_factory=dict)
-    """What the last node of that description has, as whoever asks wrote it; empty until one is up."""
+    """What the `newest` node of that description has, as whoever asks wrote it; empty until there is one."""
 
     def describe(self, mark: str) -> None:
         """Take in how nodes are described from now on; what is known of others counts no more."""
+        for loan in self.loans.values():  # an older supplier did not say how it described its loans
+            loan.described = loan.described or self.described or mark
         if mark != self.described:
             self.described, self.known = mark, {}
 
     def newest(self, up: Collection[str]) -> BorrowedNode | None:
-        """Return the newest loan of that description whose node is ``up``; None if there is none."""
-        there = [loan for loan in self.loans.values() if loan.id in up and loan.described in ("", self.described)]
-        return there[-1] if there else None
+        """Return the newest loan of that description whose node is ``up`` and shows what others have; None if none.
+
+        A poor one may be an exception: it counts only if the last one that came up before it was poor, too.
+        """
+        found, after_poor = None, False
+        for loan in self.loans.values():
+            if loan.described == self.described and (loan.id in up or loan.poor is not None):
+                if loan.id in up and (after_poor or not loan.poor):
+                    found = loan
+                after_poor = bool(loan.poor)
+        return found
+
+    def resume(self) -> None:
+        """Ask for loans again, also after failures; what nodes had that came until now counts no more."""
+        self.paused = False
+        self.failures, self.not_before, self.trouble = 0, 0.0, ""
+        self.known = {}
+        for loan in self.loans.values():
+            loan.described = _FORGOTTEN
 
     def unfinished(self) -> list[BorrowedNode]:
         """Return the loans that have not ended, the oldest first."""
@@ -246,11 +268,12 @@ class NodeSupply:
             self.see_up(up, now)
             self._miss(up, now)
             for loan in self.unfinished():
-                loan.alone = False
+                loan.alone = loan.alone and not loan.waits
 
     def forget(self, listed: Collection[str] = ()) -> None:
-        """Forget the oldest loans that have ended, but none whose node is ``listed`` by the master."""
-        over = [loan.id for loan in self.loans.values() if loan.is_over and loan.id not in listed]
+        """Forget the oldest loans that have ended, but none that may come back or whose node the master lists."""
+        ended = [loan for loan in self.loans.values() if loan.is_over and not loan.may_come_back]
+        over = [loan.id for loan in ended if loan.id not in listed]
         for id in over[: max(0, len(over) - REMEMBERED)]:
             del self.loans[id]
 

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+import yaml
 from ebbtide_master.config.file import read_config
 from ebbtide_master.config.table import ConfigError
 from ebbtide_master.metrics.exporter import MetricsPortError, exported
@@ -19,8 +20,9 @@ from tests.docs.pages import REPOSITORY
 from tests.master.world import DEADLINE_S, FREED, RUNNING, STEPPED_ASIDE, Master, a_master
 
 RULES = REPOSITORY / "deploy/prometheus/alerts.yml"
-WORDS = {"absent", "and", "changes", "histogram_quantile", "increase", "on", "pool", "rate", "time"}
-"""Of Prometheus' own language, and labels, in the rules' expressions; none asks for ``up``, as no standby answers."""
+WORDS = {"absent", "and", "by", "changes", "histogram_quantile", "increase", "job", "max", "on", "or", "pool", "rate"}
+WORDS |= {"time", "up"}
+"""Of Prometheus' own language, and labels and metrics, in the rules' expressions."""
 
 
 def read_at(master: Master, port: int = 0) -> AbstractAsyncContextManager[int]:
@@ -119,6 +121,13 @@ async def test_every_metric_in_the_rules_is_one_that_is_told(tmp_path: Path) -> 
     for expression in expressions:
         bare = re.sub(r"\{[^}]*\}|\[[^]]*\]", "", expression)
         assert set(re.findall(r"[a-z_]{2,}", bare)) <= known | WORDS, expression
+
+
+def test_a_master_is_missed_in_each_cluster_that_one_prometheus_reads_and_no_standby_is() -> None:
+    expressions = {rule["alert"]: rule["expr"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
+    of_all, of_each = expressions.pop("EbbtideMasterAway").split(" or ")
+    assert (of_all, of_each) == ("absent(ebbtide_master_epoch)", 'max by (job) (up{job=~"ebbtide.*"}) == 0')
+    assert not any(re.search(r"\bup\b", expression) for expression in expressions.values())
 
 
 async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
