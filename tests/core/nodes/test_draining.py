@@ -3,7 +3,7 @@
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.commands import Resume
-from ebbtide_core.model.types import JobId, JobState, NodeId
+from ebbtide_core.model.types import JobId, JobState, NodeId, SuspendMode
 from ebbtide_core.nodes.draining import LEAVE_AT_ONCE, DrainForecast, DrainOutcome, drain_forecasts
 from ebbtide_core.policies.registry import POLICIES
 
@@ -74,6 +74,20 @@ def test_of_two_that_were_swapped_out_from_one_gpu_of_a_drained_node_one_comes_b
     returned(lab, jobs[0])
     lab.end(jobs[0], DONE)
     assert [resume.job for resume in orders(lab.last, Resume)] == ["2"]
+
+
+def test_the_more_urgent_of_those_in_the_memory_of_a_drained_node_comes_back_first() -> None:
+    lab = Lab("priority", gpus=1, min_run_s="0")
+    low = swapper(lab)
+    high = lab.submit(1, priority=10, suspend=SuspendMode.SWAP)
+    swapped(lab, low)
+    lab.start(high)
+    top = lab.submit(1, priority=5)
+    swapped(lab, high)
+    lab.start(top)
+    lab.tell(e.NodeDrained(node=NodeId("a")))
+    lab.end(top, DONE)
+    assert [resume.job for resume in orders(lab.last, Resume)] == [high.id]
 
 
 def test_nobody_comes_back_to_a_drained_node_after_its_deadline_nor_beside_a_foreign_process() -> None:
