@@ -3,11 +3,11 @@
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.commands import Resume
-from ebbtide_core.model.types import JobId, JobState, NodeId, SuspendMode
+from ebbtide_core.model.types import JobId, JobState, Loan, NodeId, StopCause, SuspendMode
 from ebbtide_core.nodes.draining import LEAVE_AT_ONCE, DrainForecast, DrainOutcome, drain_forecasts
 from ebbtide_core.policies.registry import POLICIES
 
-from tests.core.lab import DONE, Lab, stopped, wake_times
+from tests.core.lab import DONE, Lab, registration, stepped_aside, stopped, wake_times
 from tests.core.lifecycle.test_swaps import away, orders, returned, swapped, swapper
 from tests.core.nodes.test_foreign_use import PYTHON, use
 
@@ -88,6 +88,24 @@ def test_the_more_urgent_of_those_in_the_memory_of_a_drained_node_comes_back_fir
     lab.tell(e.NodeDrained(node=NodeId("a")))
     lab.end(top, DONE)
     assert [resume.job for resume in orders(lab.last, Resume)] == [high.id]
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_who_was_ordered_off_a_node_that_ends_is_not_called_back_while_it_is_killed(is_drained: bool) -> None:
+    lab = Lab(nodes="")
+    lab.tell(registration("a", 1, loan=Loan(5000.0, "ann")))
+    job = swapper(lab, grace_s=100.0, time_limit_s=600.0)
+    urgent = lab.submit(te=True, grace_s=100.0, time_limit_s=500.0)
+    swapped(lab, job)
+    lab.start(urgent)
+    if is_drained:
+        lab.tell(e.NodeDrained(node=NodeId("a")))
+    lab.tell(e.LoanChanged(NodeId("a"), 130.0, "ann"))
+    lab.wait(30.0)
+    assert job.live is not None and job.live.stop is not None and job.live.stop.cause is StopCause.DRAINED
+    lab.end(urgent, stepped_aside())
+    assert orders(lab.last, Resume) == []
+    assert job.live.stop.cause is StopCause.DRAINED
 
 
 def test_nobody_comes_back_to_a_drained_node_after_its_deadline_nor_beside_a_foreign_process() -> None:
