@@ -102,10 +102,11 @@ def test_who_was_ordered_off_a_node_that_ends_is_not_called_back_while_it_is_kil
         lab.tell(e.NodeDrained(node=NodeId("a")))
     lab.tell(e.LoanChanged(NodeId("a"), 130.0, "ann"))
     lab.wait(30.0)
-    assert job.live is not None and job.live.stop is not None and job.live.stop.cause is StopCause.DRAINED
+    assert (stopping := job.attempts[-1].stop) is not None
+    assert stopping.cause is StopCause.DRAINED
     lab.end(urgent, stepped_aside())
     assert orders(lab.last, Resume) == []
-    assert job.live.stop.cause is StopCause.DRAINED
+    assert job.attempts[-1].stop is stopping
 
 
 def test_nobody_comes_back_to_a_drained_node_after_its_deadline_nor_beside_a_foreign_process() -> None:

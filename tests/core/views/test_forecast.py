@@ -83,7 +83,7 @@ def test_a_job_asked_to_leave_on_its_way_back_leaves_once_it_is_there():
     lab.tell(e.SuspendRequested(job.id))
     lab.tell(e.AttemptSwapped(job.id, 1, 1, GIB, 1.0))
     lab.tell(e.ResumeRequested(job.id))
-    assert job.live.started is None and not job.off_gpu
+    assert (job.live.started, job.off_gpu) == (None, False)
     lab.running(0, mem_bytes=2 * GIB, cpus=1.0, time_limit_s=1000.0)
     lab.submit(1, priority=10, time_limit_s=500.0)
     assert job.live.stop is not None
