@@ -64,12 +64,15 @@ def settle_claims(pool: PoolState) -> Iterator[Event]:
 def bring_back(pool: PoolState, now: float) -> Iterator[Event]:
     """Start jobs in the memory of drained nodes again on their own GPUs, once those are free, until the deadline.
 
-    Such a job can go on nowhere else, and policies plan nothing on a drained node.
+    Such a job can go on nowhere else, and policies plan nothing on a drained node; their order of jobs holds here, too.
     """
     for node in pool.books.drained.values():
-        for job in sorted([pool.jobs[id] for id in node.kept], key=_sequence) if node.takes_back(now) else ():
+        if not node.kept or not node.takes_back(now):
+            continue
+        queued = [(job.queued, job.sequence, job) for id in node.kept if (job := pool.jobs[id]).queued is not None]
+        for _, _, job in sorted(queued):
             own = job.pinned_allocation
-            if own is None or not job.off_gpu or job.queued is None:
+            if own is None or not job.off_gpu:
                 continue
             free = node.fits(own.nodes[0], node.held) and node.fits(own.nodes[0], node.promised)
             if free and _may_have(pool, job, own) and not _is_apart(pool, job, own):
@@ -224,7 +227,3 @@ def _free_room(pool: PoolState, job: Job, planned: Allocation, freed_nodes: set[
         trial.give(planned)
     room = trial.find(job, planned.share, None if job.spec.nodes > 1 else sorted(freed_nodes), free_now=True)
     return room if room is not None and books.free_now(room) else None
-
-
-def _sequence(job: Job) -> int:
-    return job.sequence

@@ -113,10 +113,12 @@ def test_what_makes_no_sense_is_refused_by_name(verb, fields, words):
 def test_what_needs_somebody_on_nodes_is_named():
     bad = client_pb2.GpuState.Value("GPU_STATE_UNHEALTHY")
     gpu = client_pb2.NodeGpu(info=agent_pb2.GpuInfo(index=1, unhealthy_reason="Xid 79"), state=bad)
-    stray = client_pb2.Stray(job_id="7", attempt=1)
+    quarantined = client_pb2.GpuState.Value("GPU_STATE_QUARANTINED")
+    held = client_pb2.NodeGpu(info=agent_pb2.GpuInfo(uuid="n2-0", healthy=True), state=quarantined)
+    stray = client_pb2.Stray(job_id="7", attempt=1, gpus=["n2-0"])
     nodes = [
         client_pb2.Node(name="n10", state="down"),
-        client_pb2.Node(name="n2", state="up", version="1.0", gpus=[gpu], strays=[stray]),
+        client_pb2.Node(name="n2", state="up", version="1.0", gpus=[held, gpu], strays=[stray]),
         client_pb2.Node(name="n3", state="ended", version="1.0", gpus=[gpu]),
     ]
     found = admin_page.node_facts(client_pb2.ListNodesReply(nodes=nodes))

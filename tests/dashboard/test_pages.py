@@ -257,6 +257,14 @@ def told_with(text: str) -> list[str]:
     ]
 
 
+def test_the_page_of_a_node_says_which_attempt_that_is_set_aside_holds_a_gpu():
+    infos = [agent_pb2.GpuInfo(uuid=f"n1-{i}", index=i, healthy=True) for i in range(2)]
+    gpus = [client_pb2.NodeGpu(info=info) for info in infos]
+    stray = client_pb2.Stray(job_id="7", attempt=2, gpus=["n1-1"])
+    found = node_facts(client_pb2.NodeReply(node=client_pb2.Node(name="n1", gpus=gpus, strays=[stray])))
+    assert [gpu["unhealthy"] for gpu in found["gpus"]] == ["", "held by 7.2, which is set aside"]
+
+
 def admin_texts(text: str) -> list[str]:
     """What the page for admins gets, with ``text`` wherever it shows something."""
     setting, pool = user_pb2.Setting(name=text, value=text, in_file=text), client_pb2.Pool(name=text, policy=text)

@@ -37,6 +37,7 @@ from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import JobSpec
 from ebbtide_core.model.types import (
+    SWAPPED_FOR,
     WHOLE,
     Allocation,
     Checkpointed,
@@ -325,7 +326,7 @@ class Job:
         if not self.attempts or self.attempts[-1].freed is not None:
             return True
         order = self.attempts[-1].stop
-        return self.off_gpu and order is not None and not order.cause.final
+        return self.off_gpu and order is not None and order.cause in SWAPPED_FOR  # for others it is being ended
 
     def sizes(self) -> list[int]:
         """Return the GPU counts that the job may have, in parts, ascending: 1/n below one GPU, then whole GPUs."""

@@ -10,9 +10,8 @@ from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.job.job import Job
-from ebbtide_core.job.swap_causes import SWAPPED_FOR
 from ebbtide_core.model import limits
-from ebbtide_core.model.types import AttemptRef, GpuId, NodeId, StopCause
+from ebbtide_core.model.types import SWAPPED_FOR, AttemptRef, GpuId, NodeId, StopCause
 from ebbtide_core.nodes import node_health
 from ebbtide_core.reconcile import stop
 from ebbtide_core.rule import Rule

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import Enum
+from typing import Final
 
 from ebbtide_core.model.choices import FINISHED as FINISHED
 from ebbtide_core.model.choices import WHOLE as WHOLE
@@ -54,6 +55,21 @@ class StopCause(Enum):
     def final(self) -> bool:
         """Whether the job is over once the attempt has ended."""
         return self in (StopCause.CANCELLED, StopCause.TIME_LIMIT, StopCause.EXPELLED, StopCause.UNUSED)
+
+
+SWAPPED_FOR: Final = frozenset(
+    {
+        StopCause.PREEMPTED,
+        StopCause.SUSPENDED,
+        StopCause.RESERVATION,
+        StopCause.DRILLED,
+        StopCause.OVERRAN,
+        StopCause.INTERFERENCE,
+        StopCause.IDLE,
+        StopCause.REQUEUED,
+    }
+)
+"""The causes for which a swappable attempt is swapped out; for any other cause it is ended."""
 
 
 @frozen

@@ -44,7 +44,7 @@ def drained(state: ClusterState, attempt: Attempt) -> Iterator[e.Event]:
         failed = state.failing.get(node, {})
         users = len(set(failed.values()))
         if len(failed) >= JOBS and users >= USERS and _has_another(state, node):
-            what = f"{len(failed)} jobs of {users} users in a row failed here soon after their start"
+            what = f"at least {len(failed)} jobs of {users} users in a row failed here soon after their start"
             reason = f"{what}: {jobs_text(list(failed))}"
             yield e.NodeDrained(node=node, reason=reason)
 

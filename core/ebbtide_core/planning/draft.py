@@ -159,15 +159,16 @@ class Draft:
     def _obstacle(self, job: Job) -> str:
         """Return in words what keeps ``job`` from starting apart from a lack of free GPUs; empty if nothing does."""
         books = self.snapshot.books
-        if not books.usable:
-            drained = any(node.reachable for node in books.nodes.values())
-            return ": every connected node is being drained" if drained else ": no node is connected"
         if (own := job.pinned_allocation) is not None:
             node = books.nodes[own.node_ids[0]]
             users = on_gpu(node, own.gpu_ids[0])
             used = f", used by {users_text(users)}" if users else ""
             used += ", which is being drained" if node.drain is not None else ""
+            used += "" if node.reachable else ", which is not connected"
             return f" {own.gpu_ids[0]} of node {node.id}, the one that it was swapped out from{used}"
+        if not books.usable:
+            drained = any(node.reachable for node in books.nodes.values())
+            return ": every connected node is being drained" if drained else ": no node is connected"
         if others := kept_from(job, books):
             return f", kept apart from {others}"
         if books.booked is not None and job.gpus_min and (booked := books.booked.obstacle(job)):

@@ -40,6 +40,11 @@ def stray_on(node: Node, gpu: GpuId) -> AttemptRef | None:
     return next((ref for ref, stray in node.strays.items() if gpu in stray.gpus), None)
 
 
+def held_by(job: str, attempt: int) -> str:
+    """Return in words that a stray has a GPU."""
+    return f"held by {job}.{attempt}, which is set aside"
+
+
 def users_text(processes: tuple[ForeignProcess, ...]) -> str:
     """Return the processes on a GPU in words: ``alice's python (10 GiB) and 2 more processes``."""
     first = max(processes, key=lambda process: process.mem_bytes or 0)
@@ -55,7 +60,7 @@ def in_the_way(node: Node) -> list[str]:
     found = []
     for facts in by_index:
         if (stray := stray_on(node, facts.gpu)) is not None:
-            found.append(f"GPU {facts.index} is held by {stray.job}.{stray.attempt}, which is set aside")
+            found.append(f"GPU {facts.index} is {held_by(stray.job, stray.attempt)}")
         elif not facts.healthy:
             kind = "quarantined" if facts.gpu in node.quarantine else "unusable"
             found.append(f"GPU {facts.index} is {kind}: {facts.unhealthy_reason or 'its node does not say why'}")

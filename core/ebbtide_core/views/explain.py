@@ -188,6 +188,10 @@ def _expected(pool: PoolState, job: Job) -> ExpectedRelease | None:
 
 def _room_at(pool: PoolState, job: Job, now: float) -> tuple[float | None, str]:
     """Return the Unix time at which there is room, None if not known, and how that is known."""
+    if (own := job.pinned_allocation) is not None:
+        node = pool.books.nodes[own.node_ids[0]]
+        if node.drain is not None and node.takes_back(now):
+            return _back_at(pool, job, node, own.nodes[0], now)
     trial = Trial(pool.books)
     if trial.find(job, job.gpus_min) is not None:
         return now, "there is room now: it waits for the jobs ahead of it"
@@ -201,3 +205,19 @@ def _room_at(pool: PoolState, job: Job, now: float) -> tuple[float | None, str]:
     if unknown:
         return None, f"not known: no estimate says when {unknown} of the {len(expected)} jobs that run will end"
     return None, "not known: the nodes that are connected have no room for it even when nothing runs"
+
+
+def _back_at(pool: PoolState, job: Job, node: Node, own: NodeAllocation, now: float) -> tuple[float | None, str]:
+    """Return what `_room_at` does for a swapped-out job on a drained node, which no trial counts."""
+    why = _why_not_back(pool, job, node, own, now)
+    if not why:
+        return now, "its GPU is free now"
+    [gpu] = own.gpus
+    there = [other for other in pool.planned.values() if other.planned and gpu.gpu in other.planned.gpu_ids]
+    expected = [leave for other in there if (leave := _expected(pool, other)) is not None]
+    if node.offers(gpu) and there and len(expected) == len(there):
+        last, deadline = max(expected), node.drain.deadline if node.drain is not None else None
+        if deadline is None or last.time < deadline:
+            return max(now, last.time), f"once job {last.job.id} has ended"
+        why = f"job {last.job.id} is expected to end only after the drain's deadline"
+    return None, f"not known: {why}"

@@ -161,8 +161,11 @@ class _Ahead:
         if attempt.started is None:  # an attempt that has not started has nothing to save
             needs = 0.0
         if swapped and attempt.first_started is not None:
+            if attempt.started is None:  # it is on its way back, and leaves again once it is there
+                self._start(job)
             most_bytes = sum(gpu.mem_bytes for piece in attempt.allocation for gpu in piece.gpus)
-            self._at(asked + needs, e.AttemptSwapped(job.id, attempt.number, attempt.swaps + 1, most_bytes, needs))
+            swapped_out = e.AttemptSwapped(job.id, attempt.number, attempt.swaps + 1, most_bytes, needs)
+            self._at(max(self._now, asked + needs), swapped_out)
             return
         exit = replace(_ASIDE, checkpoint_s=needs)
         self._at(asked + needs, e.AttemptExited(job.id, attempt.number, exit, freed=True))

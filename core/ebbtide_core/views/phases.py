@@ -59,6 +59,10 @@ class Rest(Enum):
     UNAVAILABLE = "unavailable"
 
 
+REST_RULES: Final = 1
+"""Counted up whenever `rest_of` or what leads to its being asked changes, so that histories have these spans anew."""
+
+
 def state_to_fold_into() -> ClusterState:
     """Return the state of a cluster in which nothing has happened yet, and in which nothing will be scheduled."""
     return ClusterState({DEFAULT_POOL: _Nowhere(by_arrival)}, NOTHING_PROVED, Settings())

@@ -205,7 +205,7 @@ def _problems(nodes: Iterable[client_pb2.Node]) -> Iterable[tuple[str, str]]:
         if node.strays:
             yield node.name, f"{len(node.strays)} attempts are set aside"
         for gpu in node.gpus:
-            if gpu_state(gpu) in ("unhealthy", "quarantined"):
+            if not gpu.info.healthy and gpu_state(gpu) in ("unhealthy", "quarantined"):  # a stray's GPU is healthy
                 why = gpu.info.unhealthy_reason
                 yield node.name, f"GPU {gpu.info.index} is {gpu_state(gpu)}{why and f': {why}'}"
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
+from ebbtide_core.resources.foreign_processes import held_by
 from ebbtide_protos.v1 import client_pb2
 from starlette.requests import Request
 from starlette.responses import Response
@@ -121,7 +122,7 @@ def node_facts(reply: client_pb2.NodeReply) -> dict[str, Any]:
             {"job": stray.job_id, "attempt": stray.attempt, "kind": stray.kind, "ending": stray.ending}
             for stray in node.strays[:MOST_MARKS]
         ],
-        "gpus": [_gpu(gpu) for gpu in node.gpus[:MOST_GPUS]],
+        "gpus": [_gpu(node, gpu) for gpu in node.gpus[:MOST_GPUS]],
         "jobs": job_fates(reply),
         "more_jobs": max(0, len(reply.jobs) - MOST_JOBS),
     }
@@ -153,7 +154,8 @@ def _drain(drain: client_pb2.NodeDrain) -> dict[str, Any]:
     }
 
 
-def _gpu(gpu: client_pb2.NodeGpu) -> dict[str, Any]:
+def _gpu(node: client_pb2.Node, gpu: client_pb2.NodeGpu) -> dict[str, Any]:
+    held = (held_by(stray.job_id, stray.attempt) for stray in node.strays if gpu.info.uuid in stray.gpus)
     return {
         "uuid": gpu.info.uuid,
         "index": gpu.info.index,
@@ -177,7 +179,7 @@ def _gpu(gpu: client_pb2.NodeGpu) -> dict[str, Any]:
             }
             for process in gpu.reading.processes[:MOST_PROCESSES]
         ],
-        "unhealthy": gpu.info.unhealthy_reason,
+        "unhealthy": gpu.info.unhealthy_reason or next(held, ""),
         "reserved": gpu.reserved,
     }
 

@@ -9,7 +9,7 @@ from ebbtide_core.measuring.rates import speed_now
 from ebbtide_core.model.types import GpuId, JobClass, JobId, NodeId
 from ebbtide_core.resources.bookings import reserved_for
 from ebbtide_core.resources.books import Node
-from ebbtide_core.resources.foreign_processes import on_gpu, stray_on
+from ebbtide_core.resources.foreign_processes import held_by, on_gpu, stray_on
 from ebbtide_core.state import ClusterState
 from ebbtide_core.views.states import state_of_gpu
 from ebbtide_protos.spec import parts_to_share
@@ -146,7 +146,7 @@ def _why(node: Node, gpu: GpuId) -> str:
     if not node.gpus[gpu].healthy:
         return node.gpus[gpu].unhealthy_reason
     if (stray := stray_on(node, gpu)) is not None:
-        return f"held by {stray.job}.{stray.attempt}, which is set aside"
+        return held_by(stray.job, stray.attempt)
     users = sorted({found.user or "?" for found in on_gpu(node, gpu)})
     return f"used past the cluster by {', '.join(users)}" if users else ""
 

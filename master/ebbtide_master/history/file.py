@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from ebbtide_core.model.types import JobId
+from ebbtide_core.views.phases import REST_RULES
 from ebbtide_core.views.timeline import Began, BookedSpan, Change, Ended, JobSpan, RestSpan, Unnamed
 
 HISTORY_NAME: Final = "history.db"
 SCHEMA_VERSION: Final = 1
 _NAMES_FORGOTTEN: Final = "names-forgotten"  # the key in ``meta`` of a file in which removed jobs have no names
+_REST_RULES: Final = "rest-rules"  # the key in ``meta`` of the rules by which GPUs rest in the file
 DAY_S: Final = 86_400.0
 GOES_ON: Final = 1e15
 """The end of a span that goes on, in Unix seconds."""
@@ -129,6 +131,20 @@ class HistoryFile:
         with self._transaction():
             self._db.executemany("UPDATE jobs SET name = '' WHERE job = ?", ((job,) for job in jobs))
             self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, '')", (_NAMES_FORGOTTEN,))
+
+    def drop_old_rests(self) -> bool:
+        """Remove how GPUs rested unless that is by the present rules; return whether it is to be written again."""
+        known = self._db.execute("SELECT value FROM meta WHERE key = ?", (_REST_RULES,)).fetchone()
+        if known == (str(REST_RULES),):
+            return False
+        with self._transaction():
+            self._db.execute("DELETE FROM gpus")
+        return True
+
+    def note_rests(self) -> None:
+        """Note that how GPUs rested has been written by the present rules."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_REST_RULES, str(REST_RULES)))
 
     def write(self, changes: Iterable[Change], reached: Reached) -> None:
         """Take in ``changes``, and note how far the history goes, in one transaction."""

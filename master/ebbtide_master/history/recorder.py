@@ -14,7 +14,7 @@ from typing import Final
 
 from ebbtide_core.events import Event, JobRemoved, JournalCompacted
 from ebbtide_core.views.phases import KINDS
-from ebbtide_core.views.timeline import Change, Timeline
+from ebbtide_core.views.timeline import Began, Change, Ended, RestSpan, Timeline
 
 from ebbtide_master.history.file import HISTORY_NAME, HistoryError, HistoryFile, SourceJournal
 from ebbtide_master.store.journal import Store, StoreError
@@ -53,6 +53,7 @@ class HistoryRecorder:
         self.progress = HistoryProgress()
         """How far it is; the thread replaces it, and any thread may read it."""
         self._store = store
+        self._rests_anew = False  # whether the file gets how GPUs rested once more, by the present rules
         self._news = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -108,6 +109,7 @@ class HistoryRecorder:
         try:
             self._note_what_is_missing(file)
             self._forget_names(file)
+            self._rests_anew = file.drop_old_rests()
             timeline, last = Timeline(), 0
             while not self._ending.is_set() and file.is_there():
                 self._news.clear()
@@ -119,6 +121,9 @@ class HistoryRecorder:
                     self._ending.wait((time.perf_counter() - began) * (1.0 / SHARE_OF_TIME - 1.0))
                 if self._ending.is_set():
                     return
+                if self._rests_anew:
+                    file.note_rests()
+                    self._rests_anew = False
                 self.progress = HistoryProgress(1.0)
                 self._news.wait(LOOK_S)
                 self._ending.wait(GATHER_S)
@@ -155,10 +160,15 @@ class HistoryRecorder:
             if line.sequence > file.reached.line:
                 changes += found
                 at = max(at, line.time)
+            elif self._rests_anew:
+                changes += [one for one in found if isinstance(one, Began | Ended) and isinstance(one.what, RestSpan)]
         last = after if count == LINES_AT_ONCE else end
         if last > file.reached.line:
             self._check_disk()
             file.write(changes, replace(file.reached, line=last, time=at))
+        elif changes:
+            self._check_disk()
+            file.write(changes, file.reached)
         return last
 
     def _check_disk(self) -> None:

@@ -28,7 +28,8 @@ class Idleness:
         """Take in the readings that a heartbeat of ``node`` brought."""
         now = self._clock.now()
         before, read_at = self._read.get(node, (frozenset[GpuId](), now))
-        again = before if now - read_at <= GAP_S else frozenset[GpuId]()  # others may have been used in between
+        # After a gap, others may have been used in between; after a clock that was set back, all begin anew.
+        again = before if 0.0 <= now - read_at <= GAP_S else frozenset[GpuId]()
         for gpu in readings.read - again:
             self._quiet_since.pop(gpu, None)
         for gpu in readings.changed if again == readings.read else readings.read:

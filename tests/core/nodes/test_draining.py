@@ -3,11 +3,11 @@
 import pytest
 from ebbtide_core import events as e
 from ebbtide_core.commands import Resume
-from ebbtide_core.model.types import JobId, JobState, NodeId
+from ebbtide_core.model.types import JobId, JobState, Loan, NodeId, StopCause, SuspendMode
 from ebbtide_core.nodes.draining import LEAVE_AT_ONCE, DrainForecast, DrainOutcome, drain_forecasts
 from ebbtide_core.policies.registry import POLICIES
 
-from tests.core.lab import DONE, Lab, stopped, wake_times
+from tests.core.lab import DONE, Lab, registration, stepped_aside, stopped, wake_times
 from tests.core.lifecycle.test_swaps import away, orders, returned, swapped, swapper
 from tests.core.nodes.test_foreign_use import PYTHON, use
 
@@ -74,6 +74,39 @@ def test_of_two_that_were_swapped_out_from_one_gpu_of_a_drained_node_one_comes_b
     returned(lab, jobs[0])
     lab.end(jobs[0], DONE)
     assert [resume.job for resume in orders(lab.last, Resume)] == ["2"]
+
+
+def test_the_more_urgent_of_those_in_the_memory_of_a_drained_node_comes_back_first() -> None:
+    lab = Lab("priority", gpus=1, min_run_s="0")
+    low = swapper(lab)
+    high = lab.submit(1, priority=10, suspend=SuspendMode.SWAP)
+    swapped(lab, low)
+    lab.start(high)
+    top = lab.submit(1, priority=5)
+    swapped(lab, high)
+    lab.start(top)
+    lab.tell(e.NodeDrained(node=NodeId("a")))
+    lab.end(top, DONE)
+    assert [resume.job for resume in orders(lab.last, Resume)] == [high.id]
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_who_was_ordered_off_a_node_that_ends_is_not_called_back_while_it_is_killed(is_drained: bool) -> None:
+    lab = Lab(nodes="")
+    lab.tell(registration("a", 1, loan=Loan(5000.0, "ann")))
+    job = swapper(lab, grace_s=100.0, time_limit_s=600.0)
+    urgent = lab.submit(te=True, grace_s=100.0, time_limit_s=500.0)
+    swapped(lab, job)
+    lab.start(urgent)
+    if is_drained:
+        lab.tell(e.NodeDrained(node=NodeId("a")))
+    lab.tell(e.LoanChanged(NodeId("a"), 130.0, "ann"))
+    lab.wait(30.0)
+    assert (stopping := job.attempts[-1].stop) is not None
+    assert stopping.cause is StopCause.DRAINED
+    lab.end(urgent, stepped_aside())
+    assert orders(lab.last, Resume) == []
+    assert job.attempts[-1].stop is stopping
 
 
 def test_nobody_comes_back_to_a_drained_node_after_its_deadline_nor_beside_a_foreign_process() -> None:

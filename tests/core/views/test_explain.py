@@ -10,7 +10,7 @@ from ebbtide_core.model.types import GpuId, JobId, NodeId, SuspendMode
 from ebbtide_core.views.explain import Explanation, explain
 
 from tests.core.lab import DONE, Lab, registration
-from tests.core.lifecycle.test_swaps import away
+from tests.core.lifecycle.test_swaps import away, swapped, swapper
 
 
 def explained(lab: Lab, job: Job) -> Explanation:
@@ -106,6 +106,31 @@ def test_for_a_job_in_host_memory_only_its_own_gpu_counts() -> None:
     assert explained(lab, job).nodes[0].obstacle == "GPU 0 is unusable: Xid 79"
     lab.tell(e.NodeLost(NodeId("a"), 20.0))
     assert explained(lab, job).nodes[0].obstacle == "not connected"
+
+
+def test_a_job_in_the_memory_of_a_drained_node_is_told_when_it_comes_back() -> None:
+    lab = Lab(gpus=1)
+    job = swapper(lab)
+    urgent = lab.submit(te=True, time_limit_s=500.0)
+    swapped(lab, job)
+    lab.start(urgent)
+    ends = urgent.attempts[0].started + 500.0
+    lab.tell(e.NodeDrained(node=NodeId("a"), deadline=ends + 10.0))
+    assert job.reason == "waiting for GPU a0 of node a, the one that it was swapped out from, which is being drained"
+    seen = explained(lab, job)
+    assert (seen.room_at, seen.basis) == (pytest.approx(ends), f"once job {urgent.id} has ended")
+    lab.tell(e.NodeDrained(node=NodeId("a"), deadline=ends - 10.0))
+    seen = explained(lab, job)
+    late = f"not known: job {urgent.id} is expected to end only after the drain's deadline"
+    assert (seen.room_at, seen.basis) == (None, late)
+
+
+def test_a_job_in_the_memory_of_a_drained_node_is_told_if_nothing_says_when_it_comes_back() -> None:
+    lab = Lab(gpus=1)
+    job, _ = away(lab)
+    lab.tell(e.NodeDrained(node=NodeId("a")))
+    seen = explained(lab, job)
+    assert (seen.room_at, seen.basis) == (None, "not known: GPU a0 is taken")
 
 
 def test_a_job_in_host_memory_whose_gpu_is_booked_for_another_is_told_so() -> None:

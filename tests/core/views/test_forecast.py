@@ -77,6 +77,19 @@ def test_a_job_that_would_be_swapped_out_ends_only_after_it_came_back():
     assert seen.start == pytest.approx(lab.now + 20 + 500 + 1000, abs=10)
 
 
+def test_a_job_asked_to_leave_on_its_way_back_leaves_once_it_is_there():
+    lab = Lab("priority", gpus=1, min_run_s="0")
+    job = swapper(lab, time_limit_s=1000.0)
+    lab.tell(e.SuspendRequested(job.id))
+    lab.tell(e.AttemptSwapped(job.id, 1, 1, GIB, 1.0))
+    lab.tell(e.ResumeRequested(job.id))
+    assert (job.live.started, job.off_gpu) == (None, False)
+    lab.running(0, mem_bytes=2 * GIB, cpus=1.0, time_limit_s=1000.0)
+    lab.submit(1, priority=10, time_limit_s=500.0)
+    assert job.live.stop is not None
+    assert foreseen(lab, lab.submit(0, cpus=32.0, priority=60)).start == pytest.approx(lab.now + 500 + 1000, abs=10)
+
+
 def test_a_job_that_may_run_for_ever_is_named(lab):
     running = lab.running(4)
     seen = foreseen(lab, lab.submit(1))

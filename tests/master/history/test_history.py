@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 from ebbtide_core import events as e
-from ebbtide_core.model.types import JobId, NodeId
+from ebbtide_core.events.fencing import StrayKind
+from ebbtide_core.model.types import GpuId, JobId, NodeId
+from ebbtide_core.views import timeline
 from ebbtide_core.views.gpu_time import Dimension, Periods, Usage
+from ebbtide_core.views.phases import Rest
 from ebbtide_master.backup.compacting import compact
 from ebbtide_master.history import reading, recorder
-from ebbtide_master.history.file import HistoryFile, Reached, SourceJournal
+from ebbtide_master.history.file import GOES_ON, HistoryFile, Reached, SourceJournal
 from ebbtide_master.history.reading import DrawnUpTo, read_timeline
 from ebbtide_master.history.recorder import HistoryRecorder
 from ebbtide_master.store.sqlite import SqliteStore
@@ -461,6 +464,33 @@ def test_strips_say_what_was_out_of_service_and_when(tmp_path: Path) -> None:
         assert (other.node, list(other.heat.unavailable)) == ("b", [0.0, 2.0])
         page = ask(store, lab.now, lanes=NODES, first=1, limit=1, **asked)
         assert ([lane.node for lane in page.lanes], page.total) == (["b"], 2)
+
+
+def test_a_file_that_has_how_gpus_rested_by_older_rules_gets_it_by_the_present_ones(tmp_path, monkeypatch) -> None:
+    lab = Lab(gpus=1)
+    lab.end(lab.running(1), DONE)
+    node, job, gpus = NodeId("a"), JobId("77"), (GpuId("a0"),)
+    lab.tell(e.StrayFound(node=node, job=job, attempt=1, kind=StrayKind.UNKNOWN, gpus=gpus))
+    found = lab.now
+    lab.wait(9)
+    with a_store(tmp_path) as store:
+        append(store, lab.journal)
+        with monkeypatch.context() as older:
+            older.setattr(timeline, "rest_of", lambda node, gpu: Rest.IDLE)
+            catch_up(store)
+        with closing(sqlite3.connect(tmp_path / "history.db")) as db, db:
+            db.execute("DELETE FROM meta WHERE key = 'rest-rules'")
+    assert compact(tmp_path, 0.0).forgotten == 1
+    with a_store(tmp_path) as store:
+        shown = len(lab.journal)
+        lab.tell(e.NodeDrained(node=node))
+        append(store, lab.journal[shown:])
+        catch_up(store)
+        with closing(sqlite3.connect(tmp_path / "history.db")) as db:
+            rests = db.execute("SELECT rest, start, end = ? FROM gpus ORDER BY start", (GOES_ON,)).fetchall()
+            jobs = db.execute("SELECT job FROM jobs").fetchall()
+        assert rests == [("idle", lab.journal[0][0], 0), ("unavailable", found, 1)]
+        assert jobs == [("1",)], "what was forgotten meanwhile stays"
 
 
 def test_a_window_is_found_without_looking_at_the_whole_history(tmp_path: Path) -> None:
