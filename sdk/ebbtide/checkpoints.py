@@ -145,12 +145,15 @@ def publish_copy(path: Path) -> Checkpoint:
     _compare_sizes(draft, manifest)
     for name in manifest.content.folders:
         (draft / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    links = dict(manifest.content.links)
+    for name, target in links.items():
+        (draft / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (draft / name).symlink_to(target)
     for folder in trees.walk(draft):
         for name in folder.files:
-            _sync_file(name, folder.descriptor)
+            if folder.below(name) not in links:
+                _sync_file(name, folder.descriptor)
         os.fsync(folder.descriptor)
-    for name, target in manifest.content.links:
-        _link(draft / name, target)
     if regular.is_there(path):
         _remove(path)
     draft.rename(path)
@@ -394,8 +397,9 @@ def _record(root: Path, ignore: tuple[str, ...] = ()) -> Content:
                 links.append((folder.below(name), os.readlink(name, dir_fd=folder.descriptor)))
         if folder.path and len(files) == before and not folder.folders:
             folders.append(folder.path)
-    inside = (link for link in links if manifests.leads_inside(PurePosixPath(link[0]), link[1]))
-    return Content(tuple(files), tuple(inside), tuple(folders))
+    # A link in the manifest's place leads nowhere, and the manifest replaces it.
+    told = (link for link in links if link[0] != MANIFEST and manifests.leads_inside(PurePosixPath(link[0]), link[1]))
+    return Content(tuple(files), tuple(told), tuple(folders))
 
 
 def _record_file(folder: trees.Folder, name: str) -> File:
@@ -471,12 +475,6 @@ def _write_durably(path: Path, content: bytes) -> None:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _link(path: Path, target: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.symlink_to(target)
-    _sync(path.parent)
 
 
 def _sync_file(name: str, directory: int) -> None:
