@@ -380,17 +380,23 @@ def _place(draft: Path, attempt_dir: Path, step: int) -> Path:
 
 
 def _record(root: Path, ignore: tuple[str, ...] = ()) -> Content:
-    """Digest every regular file below `root` and make it durable, except top-level names that start with `ignore`."""
+    """Digest every regular file below `root` and make it durable, except top-level names that start with `ignore`.
+
+    Raises OSError, before any file is read, if there are too many of them for a manifest.
+    """
+    manifests.check_room(
+        folder.below(name)
+        for folder in _folders(root, ignore)
+        for name in folder.files
+        if stat.S_ISREG(_mode(folder, name))
+    )
     files, links, folders = list[File](), list[tuple[str, str]](), list[str]()
-    for folder in trees.walk(root):
-        if not folder.path:
-            folder.folders[:] = [name for name in folder.folders if not name.startswith(ignore)]
-            folder.files[:] = [name for name in folder.files if not name.startswith(ignore)]
-        else:
+    for folder in _folders(root, ignore):
+        if folder.path:
             os.fsync(folder.descriptor)
         before = len(files)
         for name in folder.files:
-            mode = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
+            mode = _mode(folder, name)
             if stat.S_ISREG(mode):
                 files.append(_record_file(folder, name))
             elif stat.S_ISLNK(mode):
@@ -400,6 +406,19 @@ def _record(root: Path, ignore: tuple[str, ...] = ()) -> Content:
     # A link in the manifest's place leads nowhere, and the manifest replaces it.
     told = (link for link in links if link[0] != MANIFEST and manifests.leads_inside(PurePosixPath(link[0]), link[1]))
     return Content(tuple(files), tuple(told), tuple(folders))
+
+
+def _folders(root: Path, ignore: tuple[str, ...]) -> Iterator[trees.Folder]:
+    """Walk the tree without the top-level names that start with `ignore`."""
+    for folder in trees.walk(root):
+        if not folder.path:
+            folder.folders[:] = [name for name in folder.folders if not name.startswith(ignore)]
+            folder.files[:] = [name for name in folder.files if not name.startswith(ignore)]
+        yield folder
+
+
+def _mode(folder: trees.Folder, name: str) -> int:
+    return os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
 
 
 def _record_file(folder: trees.Folder, name: str) -> File:

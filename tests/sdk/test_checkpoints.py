@@ -375,6 +375,37 @@ def test_a_checkpoint_of_more_files_than_can_be_read_again_is_not_published(
     assert checkpoints.newest_valid(tmp_path) == older
 
 
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_links_and_empty_folders_do_not_count_toward_what_a_checkpoint_may_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_itself: bool
+) -> None:
+    monkeypatch.setattr(manifests, "MANIFEST_BYTES", 2_000)
+
+    def write(directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        for number in range(100):
+            (directory / f"link-{number}").symlink_to("weights")
+            (directory / f"folder-{number}").mkdir()
+        (directory / "weights").write_text("weights")
+
+    attempt_dir = tmp_path / "attempt-1"
+    if by_itself:
+        write(attempt_dir)
+        saved = checkpoints.seal(attempt_dir, job_id="7", attempt=1, complete=True)
+    else:
+        saved = checkpoints.publish(attempt_dir, 1, write, job_id="7", attempt=1)
+    assert saved is not None
+    assert checkpoints.newest_valid(tmp_path) == saved
+
+
+def test_the_room_that_a_manifest_needs_at_least_is_never_more_than_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = publish(tmp_path, 1, 10)
+    monkeypatch.setattr(manifests, "MANIFEST_BYTES", (published.path / "MANIFEST.json").stat().st_size)
+    manifests.check_room(file.path for file in checkpoints.listed(published.path))
+
+
 def test_a_copy_syncs_a_folder_once_however_many_links_are_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,10 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from ebbtide import checkpoints
+from ebbtide import checkpoints, manifests
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.supervisor.launching.preparation import prepare
 from ebbtide_agent.supervisor.sealing import settling
@@ -151,6 +152,18 @@ def test_what_cannot_be_sealed_just_now_is_passed_over_only_after_three_launches
                 shared.prepared(attempt)
         assert shared.resumed(6) == older
     assert shared.resumed(7) == newer
+
+
+def test_too_many_files_for_a_checkpoint_are_read_at_no_launch(shared, monkeypatch):
+    older = shared.save(1)
+    checkpoints.seal(older, job_id="17", attempt=1, complete=True)
+    newer = shared.save(2)
+    for number in range(20):
+        (newer / f"shard-{number}").touch()
+    monkeypatch.setattr(manifests, "MANIFEST_BYTES", 2_000)
+    monkeypatch.setattr(checkpoints, "_record_file", Mock(side_effect=checkpoints._record_file))
+    assert [shared.resumed(attempt) for attempt in (3, 4, 5)] == [older] * 3
+    assert checkpoints._record_file.call_count == 0
 
 
 def break_files(monkeypatch, name, code):

@@ -7,6 +7,7 @@ one on this node, and one beside the attempt's directory if its last save may ha
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -80,8 +81,11 @@ def settle(
     if attempt.node_rank == 0:  # all nodes of the attempt share the directory, and one of them seals it
         try:
             sealed = seal(attempt.job_dir, attempt.job_id, remains, before, vouched=conduct.vouches)
-        except OSError:  # e.g. the disk is full: the next attempt tries it again
+        except OSError as error:  # e.g. the disk is full: the next attempt tries it again
             unsealed = True
+            with suppress(OSError):  # this process has the agent's own stderr, which may be gone
+                job = f"job={attempt.job_id} attempt={attempt.attempt}"
+                sys.stderr.write(f"event=not-sealed {job} reason={str(error)!r}\n")
     cut = frozenset(remains.cut_short)
     over = sealed is not None and sealed.cut_short and checkpoints.any_complete(attempt.job_dir, attempt.attempt)
     judged = evidence.judge(attempt.checkpoint_dir, before, sealed, conduct, cut_short=cut, passed_over=over)
