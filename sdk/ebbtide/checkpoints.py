@@ -213,16 +213,11 @@ def newest_is_published(job_dir: Path, before_attempt: int, *, skips_unreadable:
     return False
 
 
-def last_attempt(job_dir: Path, before_attempt: int) -> int:
-    """Return the last attempt before this one that has a directory; 0 if none has."""
-    return max((attempt for attempt, _ in _attempts(job_dir) if attempt < before_attempt), default=0)
-
-
 def unsealed(job_dir: Path, before_attempt: int, *, skips_unreadable: bool = False) -> list[int]:
     """Return the attempts before this one that published nothing and were not sealed, newest first.
 
     What is older than a checkpoint is left out, because nothing would be resumed from it. Raises OSError as
-    `newest_valid` does.
+    `newest_valid` does; with `skips_unreadable` an attempt of which nobody can tell is among them.
     """
     found = []
     for attempt, attempt_dir in reversed(_attempts(job_dir)):
@@ -230,7 +225,7 @@ def unsealed(job_dir: Path, before_attempt: int, *, skips_unreadable: bool = Fal
             with contextlib.suppress(*_passed_over(skips_unreadable)):
                 if any(map(_claims, (attempt_dir, *_step_dirs(attempt_dir)))):
                     break
-                found.append(attempt)
+            found.append(attempt)
     return found
 
 
@@ -398,7 +393,7 @@ def _record(root: Path, ignore: tuple[str, ...] = ()) -> Content:
         for name in folder.files:
             mode = _mode(folder, name)
             if stat.S_ISREG(mode):
-                files.append(_record_file(folder, name))
+                files.append(_record_file(root, folder, name))
             elif stat.S_ISLNK(mode):
                 links.append((folder.below(name), os.readlink(name, dir_fd=folder.descriptor)))
         if folder.path and len(files) == before and not folder.folders:
@@ -421,11 +416,16 @@ def _mode(folder: trees.Folder, name: str) -> int:
     return os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
 
 
-def _record_file(folder: trees.Folder, name: str) -> File:
-    with open(regular.open_regular(name, dir_fd=folder.descriptor), "rb") as stream:
-        os.fsync(stream.fileno())
-        digest = _sha256(stream)
-        return File(folder.below(name), os.fstat(stream.fileno()).st_size, digest)
+def _record_file(root: Path, folder: trees.Folder, name: str) -> File:
+    path = folder.below(name)
+    try:
+        with open(regular.open_regular(name, dir_fd=folder.descriptor), "rb") as stream:
+            os.fsync(stream.fileno())
+            digest = _sha256(stream)
+            return File(path, os.fstat(stream.fileno()).st_size, digest)
+    except OSError as error:
+        error.filename = str(root / path)
+        raise
 
 
 def _sha256(stream: io.BufferedReader) -> str:
