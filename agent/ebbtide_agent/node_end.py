@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ebbtide_machine.process import boot_id
 from ebbtide_protos.v1 import agent_pb2
@@ -50,6 +50,7 @@ class NodeEnd:
         """`notice_file` is where `ebb node leave --ends-in` on this machine leaves its notice."""
         self._said = said
         self._announced: agent_pb2.Loan | None = None  # by this agent itself, without a notice
+        self._outdated = dict[str, Any]()  # the notice that was there before that
         self._notice_file = notice_file
         self.own = said  # what this agent says of the end: what was announced on this machine last; None: it stays
         self.until = None if said is None else said.until  # in Unix seconds, by the last word; None: it stays
@@ -60,25 +61,25 @@ class NodeEnd:
 
     def announce(self, until: float, owner: str) -> None:
         """Have the next look find that the node ends then, where no notice can say so. A later notice goes first."""
-        self._announced = self._loan(until, owner)
-        if self._notice_file is not None:
-            with suppress(OSError):
-                self._notice_file.unlink()
+        self._announced, self._outdated = self._loan(until, owner), self._notice()
 
     def look_for_notice(self) -> bool:
         """Take in what was announced on this machine since its boot. Return whether there is a new notice."""
-        content, own = None, self._announced or self._said
-        with suppress(OSError, ValueError):
-            content = None if self._notice_file is None else read_json(self._notice_file)
-        content = content if content is not None and content.get("boot_id") == boot_id() else {}
-        until = content.get("until")
-        if isinstance(until, int | float):
-            own = self._loan(until, str(content.get("owner", "")))
+        notice, own = self._notice(), self._announced or self._said
+        until = notice.get("until")
+        if isinstance(until, int | float) and notice != self._outdated:
+            own = self._loan(until, str(notice.get("owner", "")))
         if own == self.own:
             return False
         self.own = own
         self.hear(None)
         return own is not self._said
+
+    def _notice(self) -> dict[str, Any]:
+        content = None
+        with suppress(OSError, ValueError):
+            content = None if self._notice_file is None else read_json(self._notice_file)
+        return content if content is not None and content.get("boot_id") == boot_id() else {}
 
     def _loan(self, until: float, owner: str) -> agent_pb2.Loan:
         return agent_pb2.Loan(until=until, owner=owner if self._said is None else self._said.owner)

@@ -145,12 +145,15 @@ def publish_copy(path: Path) -> Checkpoint:
     _compare_sizes(draft, manifest)
     for name in manifest.content.folders:
         (draft / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    links = dict(manifest.content.links)
+    for name, target in links.items():
+        (draft / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (draft / name).symlink_to(target)
     for folder in trees.walk(draft):
         for name in folder.files:
-            _sync_file(name, folder.descriptor)
+            if folder.below(name) not in links:
+                _sync_file(name, folder.descriptor)
         os.fsync(folder.descriptor)
-    for name, target in manifest.content.links:
-        _link(draft / name, target)
     if regular.is_there(path):
         _remove(path)
     draft.rename(path)
@@ -210,16 +213,11 @@ def newest_is_published(job_dir: Path, before_attempt: int, *, skips_unreadable:
     return False
 
 
-def last_attempt(job_dir: Path, before_attempt: int) -> int:
-    """Return the last attempt before this one that has a directory; 0 if none has."""
-    return max((attempt for attempt, _ in _attempts(job_dir) if attempt < before_attempt), default=0)
-
-
 def unsealed(job_dir: Path, before_attempt: int, *, skips_unreadable: bool = False) -> list[int]:
     """Return the attempts before this one that published nothing and were not sealed, newest first.
 
     What is older than a checkpoint is left out, because nothing would be resumed from it. Raises OSError as
-    `newest_valid` does.
+    `newest_valid` does; with `skips_unreadable` an attempt of which nobody can tell is among them.
     """
     found = []
     for attempt, attempt_dir in reversed(_attempts(job_dir)):
@@ -227,7 +225,7 @@ def unsealed(job_dir: Path, before_attempt: int, *, skips_unreadable: bool = Fal
             with contextlib.suppress(*_passed_over(skips_unreadable)):
                 if any(map(_claims, (attempt_dir, *_step_dirs(attempt_dir)))):
                     break
-                found.append(attempt)
+            found.append(attempt)
     return found
 
 
@@ -377,32 +375,57 @@ def _place(draft: Path, attempt_dir: Path, step: int) -> Path:
 
 
 def _record(root: Path, ignore: tuple[str, ...] = ()) -> Content:
-    """Digest every regular file below `root` and make it durable, except top-level names that start with `ignore`."""
+    """Digest every regular file below `root` and make it durable, except top-level names that start with `ignore`.
+
+    Raises OSError, before any file is read, if there are too many of them for a manifest.
+    """
+    manifests.check_room(
+        folder.below(name)
+        for folder in _folders(root, ignore)
+        for name in folder.files
+        if stat.S_ISREG(_mode(folder, name))
+    )
     files, links, folders = list[File](), list[tuple[str, str]](), list[str]()
-    for folder in trees.walk(root):
-        if not folder.path:
-            folder.folders[:] = [name for name in folder.folders if not name.startswith(ignore)]
-            folder.files[:] = [name for name in folder.files if not name.startswith(ignore)]
-        else:
+    for folder in _folders(root, ignore):
+        if folder.path:
             os.fsync(folder.descriptor)
         before = len(files)
         for name in folder.files:
-            mode = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
+            mode = _mode(folder, name)
             if stat.S_ISREG(mode):
-                files.append(_record_file(folder, name))
+                files.append(_record_file(root, folder, name))
             elif stat.S_ISLNK(mode):
                 links.append((folder.below(name), os.readlink(name, dir_fd=folder.descriptor)))
         if folder.path and len(files) == before and not folder.folders:
             folders.append(folder.path)
-    inside = (link for link in links if manifests.leads_inside(PurePosixPath(link[0]), link[1]))
-    return Content(tuple(files), tuple(inside), tuple(folders))
+    # A link in the manifest's place leads nowhere, and the manifest replaces it.
+    told = (link for link in links if link[0] != MANIFEST and manifests.leads_inside(PurePosixPath(link[0]), link[1]))
+    return Content(tuple(files), tuple(told), tuple(folders))
 
 
-def _record_file(folder: trees.Folder, name: str) -> File:
-    with open(regular.open_regular(name, dir_fd=folder.descriptor), "rb") as stream:
-        os.fsync(stream.fileno())
-        digest = _sha256(stream)
-        return File(folder.below(name), os.fstat(stream.fileno()).st_size, digest)
+def _folders(root: Path, ignore: tuple[str, ...]) -> Iterator[trees.Folder]:
+    """Walk the tree without the top-level names that start with `ignore`."""
+    for folder in trees.walk(root):
+        if not folder.path:
+            folder.folders[:] = [name for name in folder.folders if not name.startswith(ignore)]
+            folder.files[:] = [name for name in folder.files if not name.startswith(ignore)]
+        yield folder
+
+
+def _mode(folder: trees.Folder, name: str) -> int:
+    return os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
+
+
+def _record_file(root: Path, folder: trees.Folder, name: str) -> File:
+    path = folder.below(name)
+    try:
+        with open(regular.open_regular(name, dir_fd=folder.descriptor), "rb") as stream:
+            os.fsync(stream.fileno())
+            digest = _sha256(stream)
+            return File(path, os.fstat(stream.fileno()).st_size, digest)
+    except OSError as error:
+        error.filename = str(root / path)
+        raise
 
 
 def _sha256(stream: io.BufferedReader) -> str:
@@ -471,12 +494,6 @@ def _write_durably(path: Path, content: bytes) -> None:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _link(path: Path, target: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.symlink_to(target)
-    _sync(path.parent)
 
 
 def _sync_file(name: str, directory: int) -> None:

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -66,6 +67,10 @@ class Manifest:
         return self.content.files
 
 
+# What a manifest needs at least for a file, beside its path.
+_REST_OF_FILE_BYTES = len(json.dumps(asdict(File("", 0, "0" * 64)))) - len(json.dumps(""))
+
+
 def describe(
     job_id: str, attempt: int, step: int | None, complete: bool, sealed_by: str, content: Content
 ) -> dict[str, Any]:
@@ -90,12 +95,31 @@ def digested(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def encoded(manifest: dict[str, Any]) -> bytes:
-    """Return the manifest's file, with a digest of itself. Raises OSError if it would be too large to be read."""
-    content = json.dumps(digested(manifest)).encode()
-    if len(content) > MANIFEST_BYTES:
-        files, size = len(manifest["files"]), f"{len(content)} bytes, above {MANIFEST_BYTES}"
-        raise OSError(errno.EFBIG, f"{files} files are too many for a checkpoint: its {MANIFEST} would have {size}")
-    return content
+    """Return the manifest's file, with a digest of itself. Raises OSError if it would be too large to be read.
+
+    What it says of links and of folders without files is left out if it is too large with that.
+    """
+    for left_out in ((), ("links", "folders")):
+        said = {name: value for name, value in manifest.items() if name not in left_out}
+        content = json.dumps(digested(said)).encode()
+        if len(content) <= MANIFEST_BYTES:
+            return content
+    raise _too_large(len(manifest["files"]), len(content))
+
+
+def check_room(paths: Iterable[str]) -> None:
+    """Raise OSError if no manifest of files with these paths could be read, whatever is in them."""
+    files = size = 0
+    for path in paths:
+        files += 1
+        size += len(json.dumps(path)) + _REST_OF_FILE_BYTES
+    if size > MANIFEST_BYTES:
+        raise _too_large(files, size)
+
+
+def _too_large(files: int, size: int) -> OSError:
+    reason = f"its {MANIFEST} would have {size} bytes, above {MANIFEST_BYTES}"
+    return OSError(errno.EFBIG, f"{files} files are too many for a checkpoint: {reason}")
 
 
 def read(path: Path) -> Manifest:

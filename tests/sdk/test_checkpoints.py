@@ -375,6 +375,88 @@ def test_a_checkpoint_of_more_files_than_can_be_read_again_is_not_published(
     assert checkpoints.newest_valid(tmp_path) == older
 
 
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_links_and_empty_folders_do_not_count_toward_what_a_checkpoint_may_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_itself: bool
+) -> None:
+    monkeypatch.setattr(manifests, "MANIFEST_BYTES", 2_000)
+
+    def write(directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        for number in range(100):
+            (directory / f"link-{number}").symlink_to("weights")
+            (directory / f"folder-{number}").mkdir()
+        (directory / "weights").write_text("weights")
+
+    attempt_dir = tmp_path / "attempt-1"
+    if by_itself:
+        write(attempt_dir)
+        saved = checkpoints.seal(attempt_dir, job_id="7", attempt=1, complete=True)
+    else:
+        saved = checkpoints.publish(attempt_dir, 1, write, job_id="7", attempt=1)
+    assert saved is not None
+    assert checkpoints.newest_valid(tmp_path) == saved
+
+
+def test_the_room_that_a_manifest_needs_at_least_is_never_more_than_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = publish(tmp_path, 1, 10)
+    monkeypatch.setattr(manifests, "MANIFEST_BYTES", (published.path / "MANIFEST.json").stat().st_size)
+    manifests.check_room(file.path for file in checkpoints.listed(published.path))
+
+
+def test_a_copy_syncs_a_folder_once_however_many_links_are_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(directory: Path) -> None:
+        writing("weights")(directory)
+        for number in range(100):
+            (directory / "shards" / f"link-{number}").symlink_to("0.bin")
+
+    published = checkpoints.publish(tmp_path / "attempt-1", 10, write, job_id="7", attempt=1)
+    copy_without_links(published.path)
+    calls, fsync = list[str](), os.fsync
+
+    def note_fsync(descriptor: int) -> None:
+        calls.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    checkpoints.publish_copy(published.path)
+    assert len(calls) == len(set(calls)) == 7  # three files, two folders, and the two above
+    assert (published.path / "shards" / "link-99").read_bytes() == b"weights" * 100
+    assert checkpoints.newest_valid(tmp_path) == published
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_link_in_the_place_of_the_manifest_is_not_in_a_checkpoint_or_its_copy(
+    tmp_path: Path, by_itself: bool
+) -> None:
+    def write(directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        (directory / "weights").write_text("weights")
+        (directory / "MANIFEST.json").symlink_to("gone")
+
+    attempt_dir = tmp_path / "attempt-1"
+    if by_itself:
+        write(attempt_dir)
+        saved = checkpoints.seal(attempt_dir, job_id="7", attempt=1, complete=True)
+    else:
+        saved = checkpoints.publish(attempt_dir, 1, write, job_id="7", attempt=1)
+    assert saved is not None
+    copy_without_links(saved.path)
+    assert checkpoints.publish_copy(saved.path) == saved
+
+
+def copy_without_links(path: Path) -> None:
+    """Make the copy of a checkpoint as it is before it is published."""
+    subprocess.run(["cp", "-a", path, checkpoints.copy_of(path)], check=True)
+    for copied in checkpoints.copy_of(path).rglob("*"):
+        if copied.is_symlink():
+            copied.unlink()
+
+
 def test_a_save_must_write_something_and_leave_the_manifest_to_us(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="wrote no file"):
         checkpoints.publish(tmp_path / "attempt-1", 1, lambda directory: None, job_id="7", attempt=1)

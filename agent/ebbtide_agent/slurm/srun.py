@@ -280,7 +280,8 @@ def follow(*, deaf: bool) -> int:
                 steps[index] = pid
             index += 1
             continue
-        for name in sorted(names - heard):
+        # One signal of a kind for a step at each look, because those that are pending at once are delivered as one.
+        for name in {name.partition(".signal")[0]: name for name in names - heard}.values():
             if is_heard(name, steps, index):
                 heard.add(name)
         if "end" in names:
@@ -338,9 +339,9 @@ def bury(steps: dict[int, int]) -> None:
 def run_here(step: Step, rank: str, index: int, running: dict[int, int]) -> int:
     """Run this node's tasks, and return their highest exit code."""
     first, count = step["shares"][rank]
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are for all tasks, so none comes before the last
     gpus = leased(step["gpus"])
     sys.stdout.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are for all tasks, so none comes between two
     for local in range(count):
         pid = os.fork()
         if pid == 0:

@@ -239,13 +239,24 @@ async def test_a_job_that_can_start_nowhere_is_refused_with_the_reason(agent, co
         assert not status.HasField("exit")
 
 
-def test_a_working_directory_that_cannot_be_looked_at_for_a_moment_is_no_fault_of_the_job(monkeypatch):
-    stale = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (errno.ESTALE, WireRefusalCause.NODE),
+        (errno.EIO, WireRefusalCause.NODE),
+        (errno.EACCES, WireRefusalCause.BAD_JOB),
+        (errno.ENAMETOOLONG, WireRefusalCause.BAD_JOB),
+    ],
+)
+def test_a_working_directory_that_cannot_be_looked_at_is_a_fault_of_the_job_unless_that_may_pass(
+    monkeypatch, code, cause
+):
+    unknown = OSError(code, os.strerror(code))
     with monkeypatch.context() as for_a_moment:
-        for_a_moment.setattr(os, "stat", Mock(side_effect=stale))
+        for_a_moment.setattr(os, "stat", Mock(side_effect=unknown))
         for_a_moment.setattr(Path, "is_dir", os.path.isdir)  # as Python is from 3.14 on
-        refusal = launch._refusal(["true"], "/shared/work", stale)
-    assert refusal == ["working directory /shared/work: Stale file handle", WireRefusalCause.NODE]
+        refusal = launch._refusal(["true"], "/shared/work", unknown)
+    assert refusal == [f"working directory /shared/work: {os.strerror(code)}", cause]
 
 
 async def test_a_refused_attempt_holds_no_lock(agent):

@@ -1,14 +1,18 @@
 """An agent whose node ends lets its attempts save and end in time, though no master is there to ask them."""
 
 import asyncio
+import errno
 import json
+import os
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
+import pytest
 from ebbtide_agent.attempts import backstop
 from ebbtide_agent.helper.worker import Worker
 from ebbtide_agent.node_end import MARGIN_S, NodeEnd
@@ -129,6 +133,18 @@ def test_what_is_announced_without_a_notice_holds_until_the_next_notice(tmp_path
     notice.write_text(json.dumps({"until": 4e9, "boot_id": boot_id()}))
     assert end.look_for_notice()
     assert end.until == 4e9
+
+
+def test_what_is_announced_goes_before_an_older_notice_that_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice = tmp_path / "notice.json"
+    notice.write_text(json.dumps({"until": 5e9, "boot_id": boot_id()}))
+    end = NodeEnd(None, notice)
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS))))
+    end.announce(6e9, "ann")
+    assert (end.look_for_notice(), end.until) == (True, 6e9)
+    assert (end.look_for_notice(), end.until) == (False, 6e9)
 
 
 def test_a_notice_that_is_taken_back_leaves_what_was_said_before(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from ebbtide import checkpoints
+from ebbtide import checkpoints, manifests
 from ebbtide_agent.contract.attempt_dir import AttemptDir
 from ebbtide_agent.supervisor.launching.preparation import prepare
 from ebbtide_agent.supervisor.sealing import settling
@@ -139,7 +140,7 @@ def test_what_lies_after_a_directory_that_cannot_be_listed_is_sealed_in_the_end(
     assert shared.resumed(6) == saved
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOSPC])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC])
 def test_what_cannot_be_sealed_just_now_is_passed_over_only_after_three_launches(shared, monkeypatch, code):
     older = shared.save(1)
     checkpoints.seal(older, job_id="17", attempt=1, complete=True)
@@ -149,21 +150,85 @@ def test_what_cannot_be_sealed_just_now_is_passed_over_only_after_three_launches
         for attempt in (3, 4, 5):
             with pytest.raises(Refused, match="attempt-2"):
                 shared.prepared(attempt)
+        assert [shared.resumed(attempt) for attempt in (6, 7)] == [older] * 2  # attempt 6 saves nothing
+    assert shared.resumed(8) == newer
+    assert list(shared.job_dir.glob(".*")) == []
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM])
+def test_what_may_never_be_sealed_is_not_waited_for_and_what_is_known_of_it_is_kept(shared, monkeypatch, code):
+    older = shared.save(1)
+    checkpoints.seal(older, job_id="17", attempt=1, complete=True)
+    newer = shared.save(2)
+    settling.note(shared.intent(2), LeftFiles(2, complete=True))
+    with monkeypatch.context() as for_long:
+        break_files(for_long, "weights", code, unless="attempt-1")
+        assert shared.resumed(3) == older
+    assert shared.resumed(4) == newer
+    assert checkpoints.verify(newer).complete
+
+
+def test_a_launch_is_refused_with_the_file_for_which_an_attempt_cannot_be_sealed(shared, monkeypatch):
+    folder = shared.save(1) / "shards"
+    folder.mkdir()
+    (folder / "7.bin").touch()
+    break_files(monkeypatch, "7.bin", errno.EIO)
+    with pytest.raises(Refused, match=r"attempt-1/shards/7\.bin"):
+        shared.prepared(2)
+
+
+def test_what_is_known_of_half_a_save_is_kept_while_its_directory_is_passed_over(shared, monkeypatch):
+    older = shared.save(1)
+    checkpoints.seal(older, job_id="17", attempt=1, complete=True)
+    shared.save(2)
+    settling.note(shared.intent(2), LeftFiles(2, cut_short=("weights",)))
+    with monkeypatch.context() as for_long:
+        break_files(for_long, "attempt-2", errno.EIO)
+        for attempt in (3, 4, 5):
+            with pytest.raises(Refused, match="attempt-2"):
+                shared.prepared(attempt)
         assert shared.resumed(6) == older
-    assert shared.resumed(7) == newer
+    assert shared.resumed(7) == older
 
 
-def break_files(monkeypatch, name, code):
-    """However what has this path, or a path that ends so, is opened or listed, the system refuses."""
+def test_what_is_newer_than_all_that_was_passed_over_is_waited_for_again(shared, monkeypatch):
+    shared.save(1)
+    break_files(monkeypatch, "attempt-1", errno.EIO)
+    for attempt in (2, 3, 4):
+        with pytest.raises(Refused, match="attempt-1"):
+            shared.prepared(attempt)
+    shared.prepared(5)
+    shared.publish(5, 100)
+    with monkeypatch.context() as for_a_moment:
+        break_files(for_a_moment, "step-000000000100/state", errno.EIO)
+        with pytest.raises(Refused, match="step-000000000100/state"):
+            shared.prepared(6)
+    assert shared.prepared(7).resumed_step == 100
+
+
+def test_too_many_files_for_a_checkpoint_are_read_at_no_launch(shared, monkeypatch):
+    older = shared.save(1)
+    checkpoints.seal(older, job_id="17", attempt=1, complete=True)
+    newer = shared.save(2)
+    for number in range(20):
+        (newer / f"shard-{number}").touch()
+    monkeypatch.setattr(manifests, "MANIFEST_BYTES", 2_000)
+    monkeypatch.setattr(checkpoints, "_record_file", Mock(side_effect=checkpoints._record_file))
+    assert [shared.resumed(attempt) for attempt in (3, 4, 5)] == [older] * 3
+    assert checkpoints._record_file.call_count == 0
+
+
+def break_files(monkeypatch, name, code, unless="\0"):
+    """However what has a path that ends so is opened or listed, the system refuses, unless the path has that in it."""
     real_open, real_scandir = os.open, os.scandir
 
     def broken_open(path, *arguments, **options):
-        if str(path).endswith(name):
+        if str(path).endswith(name) and unless not in str(path):
             raise OSError(code, os.strerror(code), str(path))
         return real_open(path, *arguments, **options)
 
     def broken_scandir(path):
-        if str(path).endswith(name):
+        if str(path).endswith(name) and unless not in str(path):
             raise OSError(code, os.strerror(code), str(path))
         return real_scandir(path)
 
@@ -176,6 +241,7 @@ class SharedJob:
 
     def __init__(self, folder):
         self.job_dir = folder / "job"
+        self.node_dir = folder / "node"
         self._folder = folder
         self.job_dir.mkdir()
 
@@ -191,9 +257,13 @@ class SharedJob:
         (directory / "weights").write_text("weights")
         return directory
 
+    def intent(self, attempt, node_rank=0, **options):
+        self.node_dir.mkdir(exist_ok=True)
+        own = {"attempt": attempt, "job_checkpoint_dir": str(self.job_dir), "node_dir": str(self.node_dir)}
+        return replace(PLAIN, node_rank=node_rank, num_nodes=3, **own, **options)
+
     def prepared(self, attempt, node_rank=0, **options):
-        own = {"attempt": attempt, "job_checkpoint_dir": str(self.job_dir), "node_dir": str(self._folder / "node")}
-        intent = replace(PLAIN, node_rank=node_rank, num_nodes=3, **own, **options)
+        intent = self.intent(attempt, node_rank, **options)
         place = AttemptDir(self._folder / f"place-{node_rank}")
         return prepare(intent, place, lambda task, arguments, account: task(*arguments))
 

@@ -1,6 +1,7 @@
 """What scripts for Slurm find here: variables, `srun`, `scontrol`."""
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -248,6 +249,35 @@ def test_a_signal_to_srun_reaches_its_tasks_on_all_nodes_each_time(disk):
         assert later.wait() == 0
     # A later node with an older agent splits a name that ends like this at its points, and takes three parts.
     assert {len(path.name.split(".")) for path in disk.glob("*.signal")} == {3}
+
+
+def test_signals_that_a_later_node_sees_at_one_look_reach_its_tasks_each_time(disk):
+    nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk)}
+    task = f"n=0; trap 'n=$((n+1)); [ $n = 2 ] && exit 5' USR1; touch {disk}/ready; while :; do sleep 0.02; done"
+    with srun("--follow", **nodes, SLURM_NODEID="1") as later:
+        with srun("-w", "b", "-N1", "-n1", "sh", "-c", task, **nodes) as first:
+            while not (disk / "ready").exists():
+                assert first.poll() is None
+            later.send_signal(signal.SIGSTOP)
+            for again in ("", ".2"):
+                (disk / f"0.{int(signal.SIGUSR1)}.signal{again}").touch()
+            later.send_signal(signal.SIGCONT)
+            assert first.wait() == 5
+        (disk / slurm.END).touch()
+        assert later.wait() == 0
+
+
+def test_a_signal_to_srun_that_waits_for_gpus_reaches_its_tasks(disk):
+    job = {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1,GPU-2", "EBB_SOCKET": str(disk / "job.sock")}
+    with open(disk / "gpu-0.lock", "w") as first, open(disk / "gpu-1.lock", "w") as second:
+        for taken in (first, second):
+            fcntl.flock(taken, fcntl.LOCK_EX)
+        process = srun("-n1", "--gpus=2", "sleep", "5", **job)
+        while not (disk / "gpu-2.lock").exists():  # it has looked for them
+            assert process.poll() is None
+        process.send_signal(signal.SIGUSR1)
+    with process:
+        assert process.wait() == 128 + signal.SIGUSR1
 
 
 def test_a_signal_that_a_later_node_sees_before_its_step_reaches_the_step(disk):

@@ -125,7 +125,8 @@ def _refusal(command: Sequence[str], workdir: str, error: Exception) -> list[str
         if not regular.is_folder(workdir):
             return [f"working directory {workdir} does not exist", WireRefusalCause.BAD_JOB]
     except OSError as unknown:  # such as a stale handle; elsewhere or later the directory may be there
-        return [f"working directory {workdir}: {unknown.strerror}", WireRefusalCause.NODE]
+        cause = WireRefusalCause.BAD_JOB if unknown.errno in _BAD_COMMAND else WireRefusalCause.NODE
+        return [f"working directory {workdir}: {unknown.strerror}", cause]
     if not os.access(workdir, os.X_OK, effective_ids=True):
         return [f"working directory {workdir} may not be entered", WireRefusalCause.BAD_JOB]
     if error.errno in _BAD_COMMAND:

@@ -1,7 +1,7 @@
-"""Counts the launches of a job that were refused in a row because what it has saved cannot be read just now.
+"""Counts the launches of a job that were refused because what it has saved cannot be read just now.
 
-Each leaves a note in the job's directory, which all its nodes share. A launch that is refused for another reason, or
-before it looks there, leaves none.
+Each leaves a note in the job's directory, which all its nodes share, with the attempt that could not be read. A launch
+that is refused for another reason, or before it looks there, leaves none.
 """
 
 import os
@@ -10,23 +10,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ebbtide import checkpoints
-
 # After so many such launches, what cannot be read is passed over.
 _LAUNCHES: Final = 3
-_NOTE: Final = re.compile(r"\.attempt-(\d+)-unreadable")
+_NOTE: Final = re.compile(r"\.attempt-(\d+)-unreadable-(\d+)")
+_ATTEMPT: Final = re.compile(r"attempt-(\d+)")
 
 
-def is_over(job_dir: Path, attempt: int) -> bool:
-    """Return whether this attempt passes over what cannot be read. Raises OSError."""
-    since = checkpoints.last_attempt(job_dir, attempt)  # an attempt that is refused for this has no directory yet
-    return sum(since < number < attempt for number in _notes(job_dir)) >= _LAUNCHES
+def is_over(job_dir: Path, launch: int, error: OSError) -> bool:
+    """Return whether enough launches before this one were refused for what this error names, or for what is newer.
+
+    So what is newer than all that was passed over is waited for again. Raises OSError.
+    """
+    unreadable = _unreadable(job_dir, error)
+    return (
+        len({earlier for earlier, number in _notes(job_dir) if earlier < launch and number >= unreadable}) >= _LAUNCHES
+    )
 
 
-def note(job_dir: Path, attempt: int) -> None:
-    """Note that this attempt's launch is refused. Where there can be no note, there can be no attempt either."""
+def note(job_dir: Path, launch: int, error: OSError) -> None:
+    """Note that this launch is refused for the error. Where there can be no note, there can be no attempt either."""
     with suppress(OSError):
-        job_dir.joinpath(f".attempt-{attempt}-unreadable").touch()
+        job_dir.joinpath(f".attempt-{launch}-unreadable-{_unreadable(job_dir, error)}").touch()
 
 
 def drop(job_dir: Path) -> None:
@@ -36,9 +40,15 @@ def drop(job_dir: Path) -> None:
             path.unlink()
 
 
-def _notes(job_dir: Path) -> dict[int, Path]:
+def _unreadable(job_dir: Path, error: OSError) -> int:
+    """Return the attempt below whose directory the error is; 0 if it is elsewhere."""
+    match = _ATTEMPT.match(str(error.filename).removeprefix(f"{job_dir}/"))
+    return int(match[1]) if match else 0
+
+
+def _notes(job_dir: Path) -> dict[tuple[int, int], Path]:
     try:
         names = os.listdir(job_dir)
     except FileNotFoundError:
         return {}
-    return {int(match[1]): job_dir / match[0] for match in map(_NOTE.fullmatch, names) if match}
+    return {(int(match[1]), int(match[2])): job_dir / match[0] for match in map(_NOTE.fullmatch, names) if match}

@@ -111,18 +111,27 @@ def _what_was_saved(intent: Intent, remains: list[LeftFiles]) -> tuple[list[int]
     """
     if intent.attempt == 1:  # most attempts are first ones and have nothing to look for
         return [], None
-    job_dir, sealed = intent.job_dir, list[int]()
-    skips = patience.is_over(job_dir, intent.attempt)
     try:
-        if intent.node_rank == 0:  # the other nodes start when this one has prepared
-            sealed = settling.seal_earlier(intent, remains, skips_unreadable=skips)
-        found = checkpoints.newest_valid(job_dir, before_attempt=intent.attempt, skips_unreadable=skips)
-    except OSError:
-        patience.note(job_dir, intent.attempt)
+        saved = _sealed_and_found(intent, remains, skips_unreadable=False)
+    except OSError as error:
+        if patience.is_over(intent.job_dir, intent.attempt, error):
+            return _sealed_and_found(intent, remains, skips_unreadable=True)
+        patience.note(intent.job_dir, intent.attempt, error)
         raise
-    if not skips:  # else the job's other nodes count what led to this, too
-        patience.drop(job_dir)
-    return sealed, found
+    if intent.node_rank == 0:
+        patience.drop(intent.job_dir)
+    return saved
+
+
+def _sealed_and_found(
+    intent: Intent, remains: list[LeftFiles], *, skips_unreadable: bool
+) -> tuple[list[int], checkpoints.Checkpoint | None]:
+    sealed = list[int]()
+    if intent.node_rank == 0:  # the other nodes start when this one has prepared
+        sealed = settling.seal_earlier(intent, remains, skips_unreadable=skips_unreadable)
+    return sealed, checkpoints.newest_valid(
+        intent.job_dir, before_attempt=intent.attempt, skips_unreadable=skips_unreadable
+    )
 
 
 def _prepare_directories(intent: Intent) -> None:

@@ -5,8 +5,10 @@ attempt seals it before it looks for the checkpoint to resume from, on whichever
 one on this node, and one beside the attempt's directory if its last save may have been cut short.
 """
 
+import errno
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +28,8 @@ from ebbtide_agent.supervisor.status import PublishedCheckpoint, WireCheckpointe
 
 # The largest note beside an attempt's directory that is read, in bytes.
 _NOTE_BYTES: Final = 1024 * 1024
+# Why files cannot be sealed by this account at any later launch either.
+_LASTING: Final = frozenset({errno.EACCES, errno.EPERM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,11 @@ def settle(
     if attempt.node_rank == 0:  # all nodes of the attempt share the directory, and one of them seals it
         try:
             sealed = seal(attempt.job_dir, attempt.job_id, remains, before, vouched=conduct.vouches)
-        except OSError:  # e.g. the disk is full: the next attempt tries it again
+        except OSError as error:  # e.g. the disk is full: the next attempt tries it again
             unsealed = True
+            with suppress(OSError):  # this process has the agent's own stderr, which may be gone
+                job = f"job={attempt.job_id} attempt={attempt.attempt}"
+                sys.stderr.write(f"event=not-sealed {job} reason={str(error)!r}\n")
     cut = frozenset(remains.cut_short)
     over = sealed is not None and sealed.cut_short and checkpoints.any_complete(attempt.job_dir, attempt.attempt)
     judged = evidence.judge(attempt.checkpoint_dir, before, sealed, conduct, cut_short=cut, passed_over=over)
@@ -152,8 +159,9 @@ def seal_earlier(attempt: AttemptOnNode, noted: list[LeftFiles], *, skips_unread
     """Seal what the job's earlier attempts left unsealed, on whichever node; `noted` is what is known of it here.
 
     Call it on the attempt's first node, when it is certain that no earlier attempt runs. Return the numbers of the
-    noted attempts for which that is done. Raises OSError for what cannot be sealed for a reason that may pass, such as
-    a full disk, unless `skips_unreadable`.
+    noted attempts for which that is done. Raises OSError that names a file for what cannot be sealed for a reason that
+    may pass, such as a full disk, unless `skips_unreadable`; want of permission, as on files of a container's root,
+    does not pass.
     """
     known = {left.attempt: left for left in noted}
     left_over = checkpoints.unsealed(attempt.job_dir, attempt.attempt, skips_unreadable=skips_unreadable)
@@ -163,8 +171,9 @@ def seal_earlier(attempt: AttemptOnNode, noted: list[LeftFiles], *, skips_unread
             remains = known.get(number) or _noted_beside(attempt.job_dir, number)
             seal(attempt.job_dir, attempt.job_id, remains, None, skips_unreadable=skips_unreadable)
         except OSError as error:
-            reason = manifests.unreadable(attempt.job_dir / f"attempt-{number}", error)
-            if isinstance(reason, OSError) and not skips_unreadable:
+            named = error.filename if isinstance(error.filename, str) else ""
+            reason = manifests.unreadable(attempt.job_dir / f"attempt-{number}" / named, error)
+            if isinstance(reason, OSError) and reason.errno not in _LASTING and not skips_unreadable:
                 raise reason from error
             failed.add(number)
     return [number for number in known if number not in failed]
