@@ -7,7 +7,7 @@ UPDATE ebbtide.leader SET epoch = epoch + 1000;
 INSERT INTO ebbtide.meta VALUES ('restored', extract(epoch FROM now())::text)
     ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value;
 INSERT INTO ebbtide.events
-    SELECT max(sequence) + 1, max(time), 'JournalRestored', '', '',
+    SELECT max(sequence) + 1, greatest(max(time), extract(epoch FROM now())), 'JournalRestored', '', '',
         json_build_object('taken', max(time), 'skipped', 100000)::text
     FROM ebbtide.events HAVING max(sequence) IS NOT NULL;
 COMMIT;

@@ -58,6 +58,8 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_BROKEN: Final = 70
 LAST_WORDS_S: Final = 0.5
+WRONG_PAUSE_S: Final = 2.0
+"""Seconds for which a standby whose configuration is wrong leaves the lead to others before it waits for it again."""
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +130,8 @@ def _allow_open_files() -> None:
 def _open(options: MasterOptions) -> tuple[Store, Config]:
     """Read the configuration and open the journal, to find all that can be wrong before anything runs.
 
-    A standby may wait for days until the journal is open, so the configuration is read again then.
+    A standby may wait for days until the journal is open, so the configuration is read again then. While that is wrong,
+    the standby lets others lead, and waits on.
     """
     config = _checked(options)
     wants_ports = any(said is not None for said in (options.host, options.port, options.agent_port))
@@ -138,14 +141,13 @@ def _open(options: MasterOptions) -> tuple[Store, Config]:
             f"and its ca.pem and ca.key in {options.home / 'tls'} on the others"
         )
         raise StartError(message, EXIT_USAGE)
+    while True:
+        store = _open_store(options, config)
+        if (current := _if_right(options)) is not None:
+            break
+        store.close()
+        time.sleep(WRONG_PAUSE_S)
     try:
-        store = open_store(config.journal.store, options.home)
-    except StoreInUseError as error:
-        raise StartError(str(error), EXIT_FAILED) from None
-    except StoreError as error:
-        raise StartError(f"{error}{advice(options.home)}", EXIT_FAILED) from None
-    try:
-        current = _checked(options)
         if current.journal.store != config.journal.store:
             where = f"{options.config or options.home / CONFIG_NAME}: journal.store"
             raise StartError(f"{where}: was changed while this master waited: start it again", EXIT_FAILED)
@@ -155,6 +157,24 @@ def _open(options: MasterOptions) -> tuple[Store, Config]:
     except StartError:
         store.close()
         raise
+
+
+def _open_store(options: MasterOptions, config: Config) -> Store:
+    try:
+        return open_store(config.journal.store, options.home)
+    except StoreInUseError as error:
+        raise StartError(str(error), EXIT_FAILED) from None
+    except StoreError as error:
+        raise StartError(f"{error}{advice(options.home)}", EXIT_FAILED) from None
+
+
+def _if_right(options: MasterOptions) -> Config | None:
+    """Return the configuration, or say what is wrong with it and return None."""
+    try:
+        return _checked(options)
+    except StartError as error:
+        log.error("configuration=wrong leads=no %s", error)
+        return None
 
 
 def _checked(options: MasterOptions) -> Config:

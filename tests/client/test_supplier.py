@@ -26,7 +26,21 @@ KNOWN = 500
 
 
 class NeedyMaster(ScriptedMaster):
-    """A master whose jobs would use any number of nodes."""
+    """A master whose jobs would use any number of nodes, and that ``cuts_off`` the replies to removals, or does not."""
+
+    cuts_off = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    def RemoveNode(self, request: client_pb2.NodeRequest, context: grpc.ServicerContext) -> client_pb2.RemoveNodeReply:
+        reply = super().RemoveNode(request, context)
+        self.nodes[:] = [node for node in self.nodes if node.name != request.node]
+        self.order.append(f"remove {request.node}")
+        if self.cuts_off:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the master is stopping")
+        return reply
 
     def CountDemand(self, request: client_pb2.DemandRequest, context: grpc.ServicerContext) -> client_pb2.DemandReply:
         self._note("CountDemand", request, context)
@@ -46,6 +60,7 @@ class NeedyMaster(ScriptedMaster):
         self, request: client_pb2.RevokeNodeRequest, context: grpc.ServicerContext
     ) -> client_pb2.RevokeNodeReply:
         self._note("RevokeNode", request, context)
+        self.order.append(f"revoke {request.node}")
         return client_pb2.RevokeNodeReply()
 
 
@@ -352,3 +367,16 @@ def test_an_invitation_is_withdrawn_once_the_master_answers_again(
     assert needy.sent("RevokeNode") == []
     counted.serve(supplier, 6)
     assert {request.node for request in needy.sent("RevokeNode")} >= set(invited)
+
+
+@pytest.mark.parametrize("cuts_off", [False, True])
+def test_the_certificate_of_a_machine_that_was_given_back_is_revoked_once_its_node_is_removed(
+    home: Path, needy: NeedyMaster, cuts_off: bool
+) -> None:
+    counted = Counted(home, needy, 1, run=False)
+    counted.folder.wish(do="pause")
+    needy.nodes[0].state, needy.cuts_off = "down", cuts_off
+    supplier = counted.supplier()
+    supplier.supply.loans["hpc-0"].invited = True
+    counted.serve(supplier, 20)
+    assert needy.order == ["remove hpc-0", "revoke hpc-0"]

@@ -121,7 +121,6 @@ def test_jobs_are_removed_and_those_that_cannot_be_are_named(ebb, master):
 
 
 def test_a_node_is_removed(ebb, master):
-    words = "Node ws3 is removed: if it had a certificate, it has to join again ('ebb node invite ws3').\n"
-    assert ebb("node", "remove", "ws3").out == words
+    assert ebb("node", "remove", "ws3").out == "Node ws3 is removed: it is one again if its agent comes back.\n"
     assert ebb("node", "remove", "ws3", "--json").json == {"node": "ws3", "removed": True}
     assert [request.node for request in master.sent("RemoveNode")] == ["ws3", "ws3"]

@@ -92,8 +92,8 @@ class Supplier:
         if nodes is not None and not 0.0 <= now - self._left_at < DEMAND_S:
             self._left_at = now
             self._take_leave(nodes)
-            self._withdraw_invitations()
-            self.supply.forget(nodes)
+            self._withdraw_invitations(nodes)
+            self.supply.forget({*nodes, *(loan.id for loan in self.supply.loans.values() if loan.invited)})
         self._note("supply", self._state(now))
         self._save()
 
@@ -168,10 +168,13 @@ class Supplier:
                 ask(stub.RemoveNode, request)
                 self.say(f"{name}: forgotten")
 
-    def _withdraw_invitations(self) -> None:
-        """Have the master forget the invitations of loans that have ended before their nodes came."""
+    def _withdraw_invitations(self, nodes: dict[str, client_pb2.Node]) -> None:
+        """Have the master revoke what loans that have ended could come by: their invitations and certificates.
+
+        While a node that was up is among the master's ``nodes``, its removal comes first.
+        """
         for loan in self.supply.loans.values():
-            if loan.is_over and loan.invited and not loan.was_up:
+            if loan.is_over and loan.invited and not (loan.was_up and loan.id in nodes):
                 try:
                     self._withdraw(loan.id)
                     loan.invited = False

@@ -81,12 +81,11 @@ def revoke(name: str, as_json: bool, master: str | None) -> None:
 def remove(name: str, as_json: bool, master: str | None) -> None:
     """Remove a dead node from the list; refused while something may run there or an unfinished job needs it.
 
-    If it had a certificate, that is revoked: it has to join again to be a node again ('ebb node invite').
+    If its agent connects again with a valid certificate, the node is back ('ebb node revoke' keeps it out).
     """
     with connected(master) as stub:
         ask(stub.RemoveNode, client_pb2.NodeRequest(node=name, user=user_name()))
     if as_json:
         print_json({"node": name, "removed": True})
     else:
-        again = f"if it had a certificate, it has to join again ('ebb node invite {name}')"
-        print(printable(f"Node {name} is removed: {again}."))
+        print(printable(f"Node {name} is removed: it is one again if its agent comes back."))

@@ -205,7 +205,7 @@ def node_change(verb: str, name: str, fields: Mapping[str, Any]) -> Change:
         case "confirm-dead":
             return Change("ConfirmDead", node, f"Node {name} counts as dead: its jobs go on elsewhere.")
         case "remove":
-            return Change("RemoveNode", node, f"Node {name} is removed: if it had a certificate, it has to join again.")
+            return Change("RemoveNode", node, f"Node {name} is removed: it is one again if its agent comes back.")
         case _:
             raise BadInputError(f"verb: is none of {', '.join(NODE_VERBS)}")
 

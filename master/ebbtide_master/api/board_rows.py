@@ -16,7 +16,7 @@ from ebbtide_protos.spec import parts_to_share
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_master.api.views import GPU_STATE_NUMBERS, STATES, jobs_by_gpu, node_state, reason_of
-from ebbtide_master.identity.visibility import public_reason
+from ebbtide_master.identity.visibility import has_own_reason, is_own, public_words
 
 MOST_QUEUED: Final = 200
 """Jobs at the head of each queue whose places are sent."""
@@ -70,7 +70,8 @@ def job_row(job: Job, now: float) -> client_pb2.BoardJob:
         nodes=nodes[:MOST_NODES_NAMED],
         node_count=len(nodes),
     )
-    row.reason = public_reason(row)
+    own = is_own(row.held_by, row.attempt, row.state, has_own_reason(job))
+    row.reason = "" if own else public_words(row.reason)
     return row
 
 

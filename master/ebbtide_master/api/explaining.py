@@ -22,7 +22,7 @@ from ebbtide_master.api.copies import LONGEST_S, ForkedCopies
 from ebbtide_master.api.named_jobs import job_named
 from ebbtide_master.api.views import STATES, reason_of
 from ebbtide_master.identity.caller import caller
-from ebbtide_master.identity.visibility import is_own, public_words
+from ebbtide_master.identity.visibility import has_own_reason, is_own, public_words
 from ebbtide_master.loop import RefusedError
 from ebbtide_master.throttle.fair_queue import use_queue
 
@@ -124,7 +124,7 @@ def _public_basis(seen: Forecast, job: Job) -> str:
     """Return how a forecast is known, as far as everybody may read it; ``job`` is as it was at the forecast's end."""
     held_by = job.held_by.value if job.held_by is not None else ""
     quotes = seen.start is None and job.reason and seen.basis.endswith(job.reason)
-    if quotes and is_own(held_by, len(job.attempts), STATES[job.state]):
+    if quotes and is_own(held_by, len(job.attempts), STATES[job.state], has_own_reason(job)):
         return ""
     return public_words(seen.basis)
 
@@ -216,6 +216,7 @@ def explanation_message(job: Job, explanation: Explanation) -> client_pb2.Explan
         reason=reason_of(job),
         held_by=job.held_by.value if job.held_by is not None else "",
         attempt=len(job.attempts),
+        own_reason=has_own_reason(job),
         needs=explanation.needs,
         ahead=explanation.ahead,
         nodes=[

@@ -89,14 +89,10 @@ class IdentityService:
     async def RemoveUser(self, request: user_pb2.RemoveUserRequest, context: Any) -> user_pb2.RemoveUserReply:
         """Remove a user, whose access ends at once. The user's running jobs go on, and waiting ones are held.
 
-        Of a user who does not exist any more, jobs may be left that a master which ended amid this had not held yet.
+        They are held first, so that none starts after a master that ended amid this, and once more for what came in
+        meanwhile. Of a user who does not exist any more, such jobs may be left.
         """
         reply, name = user_pb2.RemoveUserReply(), request.name
-        async with self._identities.changing:
-            user = self._identities.user(name)
-            if user is not None:
-                self._check_admins(user, Role.USER)
-                reply.tokens = await self._identities.remove_user(name)
 
         def facts(cluster: Cluster) -> Facts:
             jobs = _unfinished(cluster, name)
@@ -111,7 +107,15 @@ class IdentityService:
         def running(cluster: Cluster) -> list[str]:
             return [job.id for job in _unfinished(cluster, name) if job.live is not None]
 
-        reply.running.extend(await self._loop.tell(facts, running))
+        async with self._identities.changing:
+            user = self._identities.user(name)
+            if user is not None:
+                self._check_admins(user, Role.USER)
+            live = await self._loop.tell(facts, running)
+            if user is not None:
+                reply.tokens = await self._identities.remove_user(name)
+                live = await self._loop.tell(facts, running)
+        reply.running.extend(live)
         return reply
 
     async def ImportUsers(self, request: user_pb2.ImportUsersRequest, context: Any) -> user_pb2.ImportUsersReply:

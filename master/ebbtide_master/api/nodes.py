@@ -175,20 +175,10 @@ class NodeService:
         return await self._tell_node(node, e.NodeConfirmedDead(node=node, user=request.user))
 
     async def RemoveNode(self, request: client_pb2.NodeRequest, context: Any) -> client_pb2.RemoveNodeReply:
-        """Forget a node that is lost and has no attempts, and its certificate, so that it has to join again."""
+        """Forget a node that is lost and has no attempts."""
         check_words("user", request.user, MAX_USER_LENGTH)
-        node, enrolment = NodeId(request.node), None if self._front is None else self._front.enrolment
-
-        def facts(cluster: Cluster) -> list[Event]:
-            if enrolment is not None and node not in cluster.state.nodes and enrolment.ends(node) is not None:
-                return []  # it never came, or the master ended before it had forgotten the certificate
-            return [e.NodeRemoved(node, request.user)]
-
-        reply = await self._loop.tell(facts, lambda _: client_pb2.RemoveNodeReply())
-        if enrolment is not None:
-            await enrolment.forget([node])
-            self._sessions.end_stream(node)  # of an agent that has come back just now
-        return reply
+        removed = e.NodeRemoved(NodeId(request.node), request.user)
+        return await self._loop.tell(lambda _: [removed], lambda _: client_pb2.RemoveNodeReply())
 
     async def EndStray(self, request: client_pb2.EndStrayRequest, context: Any) -> client_pb2.NodeReply:
         """End a stray: an attempt that a node has and the master does not know."""

@@ -14,7 +14,7 @@ from ebbtide_master.api.context import Context
 from ebbtide_master.api.named_jobs import JOBS_OF_A_PART
 from ebbtide_master.identity.caller import caller
 from ebbtide_master.loop import Parts, RefusedError
-from ebbtide_master.nodes.snapshots import SnapshotStore, disk_full
+from ebbtide_master.nodes.snapshots import SnapshotStore
 
 
 class SnapshotService:
@@ -22,7 +22,6 @@ class SnapshotService:
 
     def __init__(self, master: Context) -> None:
         self._loop = master.loop
-        self._store = master.store
         self._snapshots = master.snapshots
 
     async def FindSnapshot(self, request: job_pb2.Snapshot, context: Any) -> client_pb2.SnapshotState:
@@ -35,11 +34,9 @@ class SnapshotService:
         """Keep a snapshot, and reply once it is verified and on disk."""
         first = await anext(request_iterator, client_pb2.SnapshotUpload())
         snapshot = _checked(first.snapshot)
-        if not self._store.has_room():
-            raise disk_full()
         kept, user = await self._loop.ask_in_parts(needed), caller().user
         self._snapshots.collect(kept)
-        await self._snapshots.receive(snapshot, user, _windows(first, request_iterator), kept, self._store.has_room)
+        await self._snapshots.receive(snapshot, user, _windows(first, request_iterator), kept)
         yield client_pb2.SnapshotState(present=True)
 
 

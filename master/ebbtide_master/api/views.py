@@ -28,6 +28,7 @@ from ebbtide_protos.spec import parts_to_share, spec_to_message
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
 from ebbtide_master.convert import CHECKPOINTED_MESSAGES, slices_to_messages
+from ebbtide_master.identity.visibility import has_own_reason
 from ebbtide_master.store.journal import StoredEvent
 
 PAGE: Final = 50
@@ -97,6 +98,7 @@ def job_message(job: Job, now: float, *, in_list: bool = False) -> client_pb2.Jo
         params=job.lineage.task.params if job.lineage.task is not None else {},
         again_of=job.lineage.again_of or "",
         again_as=job.lineage.again_as or "",
+        own_reason=has_own_reason(job),
     )
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -171,13 +172,25 @@ def verified(path: Path) -> tuple[Backup, JournalFindings]:
 
 
 def backups(home: Path) -> Iterator[Backup]:
-    """Yield the backups of ``home``, the one that was made last first, sound or not."""
+    """Yield the backups of ``home``, the one that was made last first, sound or not.
+
+    One without a number is as old as its name says among those that have one, or else older than these.
+    """
     folder, found = home / BACKUPS_NAME, list[Backup]()
     for path in folder.iterdir() if folder.is_dir() else ():
         if not path.name.startswith(DRAFT):
             with suppress(StoreError):
                 found.append(read(path))
-    yield from sorted(found, key=lambda backup: (backup.number, backup.path.name), reverse=True)
+    numbered = sorted((backup for backup in found if backup.number), key=lambda backup: backup.number)
+    latest = max((time.time(), *(backup.taken for backup in numbered)))
+
+    def place(backup: Backup) -> tuple[int, str]:
+        name, number = backup.path.name, backup.number
+        if not number and backup.taken <= latest:  # else the clock was wrong
+            number = max((each.number for each in takewhile(lambda each: each.path.name < name, numbered)), default=0)
+        return number, name
+
+    yield from sorted(found, key=place, reverse=True)
 
 
 def newest_verified(home: Path) -> Backup | None:

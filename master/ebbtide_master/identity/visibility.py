@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ebbtide_core.events.codec import decode_event
+from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import StopCause
 from ebbtide_core.views.narrate import narrate
 from ebbtide_protos.v1 import client_pb2, job_pb2
@@ -82,7 +83,7 @@ _EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Fields that are blanked in the events of other users' jobs, by kind; of other kinds nothing is shown."""
 
-_STOPS_IN_OWN_WORDS: Final = frozenset({StopCause.BROKEN.value, StopCause.SUSPENDED.value})
+_STOPS_IN_OWN_WORDS: Final = frozenset({StopCause.BROKEN, StopCause.SUSPENDED})
 """Causes of a `StopRequested` whose reason quotes why a node refused the job, or what a task had reported."""
 _ABOUT_SCRIPTS: Final = frozenset({"RateForgotten", "RunForgotten"})
 _TELLING: Final = re.compile(r"""['"]|(?<!\w)~?/\w""")
@@ -105,23 +106,30 @@ def redact(reply: Any, user: str, owner_of: OwnerOf) -> Any:
 def _hide_job(job: client_pb2.Job, user: str, owner_of: OwnerOf) -> None:
     if job.user == user:
         return
+    own_reason = job.own_reason
     _keep(job, _JOB)
     _keep(job.spec, _SPEC)
     if job.spec.HasField("needs"):
         _keep(job.spec.needs, _NEEDS)
     if job.HasField("progress"):
         _keep(job.progress, _PROGRESS)
-    job.reason = public_reason(job)
+    job.reason = "" if is_own(job.held_by, job.attempt, job.state, own_reason) else public_words(job.reason)
 
 
-def public_reason(job: client_pb2.Job | client_pb2.BoardJob) -> str:
-    """Return the reason of a job as far as everybody may read it."""
-    return "" if is_own(job.held_by, job.attempt, job.state) else public_words(job.reason)
+def has_own_reason(job: Job) -> bool:
+    """Return whether the reason of ``job`` is that of a stop, in words that quote a node or what the job reported.
+
+    A job that is no task of an array is suspended only in words that everybody may read.
+    """
+    order = job.attempts[-1].stop if job.attempts else None
+    if order is None or order.cause not in _STOPS_IN_OWN_WORDS or job.reason != order.reason:
+        return False
+    return order.cause is not StopCause.SUSPENDED or job.lineage.task is not None
 
 
-def is_own(held_by: str, attempt: int, state: int) -> bool:
+def is_own(held_by: str, attempt: int, state: int, own_reason: bool) -> bool:
     """Return whether only its user may read why a job is as it is, and whatever quotes that."""
-    return held_by == "system" or (attempt > 0 and state in _AFTER_AN_END)
+    return own_reason or held_by == "system" or (attempt > 0 and state in _AFTER_AN_END)
 
 
 def public_words(words: str) -> str:
@@ -145,8 +153,8 @@ def _hide_array(reply: client_pb2.ShowArrayReply, user: str, owner_of: OwnerOf) 
 def _hide_explanation(reply: client_pb2.Explanation, user: str, owner_of: OwnerOf) -> None:
     if owner_of(reply.job_id) == user:
         return
+    own = is_own(reply.held_by, reply.attempt, job_pb2.JobState.Value(f"JOB_STATE_{reply.state}"), reply.own_reason)
     _keep(reply, _EXPLANATION)
-    own = is_own(reply.held_by, reply.attempt, job_pb2.JobState.Value(f"JOB_STATE_{reply.state}"))
     reply.reason = "" if own else public_words(reply.reason)
     reply.needs, reply.basis = public_words(reply.needs), public_words(reply.basis)
     reply.no_effect = public_words(reply.no_effect)
@@ -207,7 +215,7 @@ def _body(kind: str, body: dict[str, Any]) -> dict[str, Any] | None:
             inner = inner[key] or {}
         if last in inner:
             inner[last] = _blank(inner[last])
-    if kind == "StopRequested" and body["cause"] in _STOPS_IN_OWN_WORDS:
+    if kind == "StopRequested" and StopCause(body["cause"]) in _STOPS_IN_OWN_WORDS:
         body["reason"] = WORDS_NOT_SHOWN
     if "waited" in body:
         body["waited"] = ""  # because it is the reason that the job had, and nothing says whose words that is

@@ -12,7 +12,7 @@ import secrets
 import time
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -22,6 +22,8 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.workdir_snapshot import SnapshotRef, is_digest
 
 from ebbtide_master.loop import RefusedError
+from ebbtide_master.store.reserve import free_bytes
+from ebbtide_master.store.sqlite import RESERVED_BYTES
 
 KEPT_S: Final = 24 * 3600.0
 """Seconds for which a snapshot is kept that no unfinished job needs: the next submit may have the same files."""
@@ -71,13 +73,11 @@ class SnapshotStore:
         user: str,
         windows: AsyncIterator[bytes],
         needed: Needed,
-        has_room: Callable[[], bool],
     ) -> None:
         """Keep the archive that ``user`` sends if it is the ``snapshot``, else raise `RefusedError` and keep nothing.
 
         The snapshots that the user has sent to this master, and those ``needed`` by the user's unfinished jobs, count
-        towards the user's bytes. ``has_room`` says whether the disk has room for more than what is kept free, and is
-        called in a thread for each window.
+        towards the user's bytes.
         """
         if self._uploads[user] >= self._per_user:
             raise _limited(f"{user} sends {self._per_user} at a time already, which is the limit")
@@ -90,7 +90,7 @@ class SnapshotStore:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with part.open("xb") as file:
-                receiver = _Receiver(snapshot, file, has_room)
+                receiver = _Receiver(snapshot, file, self._folder)
                 async for window in _prompt(windows):
                     arrived += len(window)
                     self._arriving[user] += len(window)
@@ -103,7 +103,7 @@ class SnapshotStore:
             self._owners.setdefault(snapshot.digest, set()).add(user)
         except OSError as error:
             if error.errno in _FULL:
-                raise disk_full() from None
+                raise _disk_full() from None
             raise
         finally:
             self._uploads[user] -= 1
@@ -154,17 +154,17 @@ class SnapshotStore:
 class _Receiver:
     """Writes and unpacks what arrives, to verify size and digest, and stops at the announced size or at a full disk."""
 
-    def __init__(self, snapshot: SnapshotRef, file: BinaryIO, has_room: Callable[[], bool]) -> None:
+    def __init__(self, snapshot: SnapshotRef, file: BinaryIO, folder: Path) -> None:
         self._snapshot = snapshot
         self._file = file
-        self._has_room = has_room
+        self._folder = folder
         self._unpacked = 0
         self._digest = hashlib.sha256()
         self._unpack = zlib.decompressobj(_GZIP)
 
     def take(self, window: bytes) -> None:
-        if not self._has_room():
-            raise disk_full()
+        if free_bytes(self._folder) <= RESERVED_BYTES:  # its disk may be another one than the journal's
+            raise _disk_full()
         self._file.write(window)
         while window:
             try:
@@ -199,7 +199,7 @@ async def _prompt(windows: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield window
 
 
-def disk_full() -> RefusedError:
+def _disk_full() -> RefusedError:
     """Return the refusal of a snapshot for which the disk has no room."""
     return RefusedError(Refusal(RefusalKind.LIMIT, "the master's disk is full: no snapshot is taken for now"))
 

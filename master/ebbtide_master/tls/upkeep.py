@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import Final, NoReturn
 
+from ebbtide_master.store.journal import StoreError
 from ebbtide_master.tls.authority import DAY_S, CertificateError
 from ebbtide_master.tls.folder import RENEWED_S
 from ebbtide_master.tls.listeners import Listeners
@@ -28,7 +29,10 @@ async def keep_up(listeners: Listeners, now: Callable[[], float], nodes: Callabl
     warned = -WARNING_PAUSE_S
     while True:
         renew(listeners, now())
-        await listeners.enrolment.forget(over(listeners, now(), nodes()))
+        try:
+            await listeners.enrolment.forget(over(listeners, now(), nodes()))
+        except StoreError as error:
+            log.warning("certificate=not-forgotten %s", error)
         if now() - warned >= WARNING_PAUSE_S:
             warned = now()
             for warning in ending(listeners, warned, nodes()):

@@ -922,6 +922,7 @@ class Job(_message.Message):
     AGAIN_AS_FIELD_NUMBER: _builtins.int
     EFFECT_FIELD_NUMBER: _builtins.int
     RUNGS_FIELD_NUMBER: _builtins.int
+    OWN_REASON_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     user: _builtins.str
     state: _job_pb2.JobState.ValueType
@@ -970,6 +971,8 @@ class Job(_message.Message):
     """the job that it was requeued as"""
     effect: _builtins.str
     """in a reply to Change: why it does nothing as things are; empty: it counts"""
+    own_reason: _builtins.bool
+    """the reason quotes a node about the job, or what it reported"""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
@@ -1051,10 +1054,11 @@ class Job(_message.Message):
         again_as: _builtins.str = ...,
         effect: _builtins.str = ...,
         rungs: _abc.Iterable[Global___RungResult] | None = ...,
+        own_reason: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_idle_since", b"_idle_since", "_idle_until", b"_idle_until", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "checkpoint", b"checkpoint", "end_time", b"end_time", "exit_code", b"exit_code", "gpus_allocated", b"gpus_allocated", "idle_since", b"idle_since", "idle_until", b"idle_until", "progress", b"progress", "restart_cost_s", b"restart_cost_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "steps_per_s", b"steps_per_s", "tasks", b"tasks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_idle_since", b"_idle_since", "_idle_until", b"_idle_until", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "again_as", b"again_as", "again_of", b"again_of", "allocation", b"allocation", "array", b"array", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "effect", b"effect", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "idle_since", b"idle_since", "idle_until", b"idle_until", "index", b"index", "job_id", b"job_id", "moves_to", b"moves_to", "params", b"params", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "rungs", b"rungs", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "tasks", b"tasks", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_exit_code", b"_exit_code", "_idle_since", b"_idle_since", "_idle_until", b"_idle_until", "_restart_cost_s", b"_restart_cost_s", "_save_s", b"_save_s", "_start_time", b"_start_time", "_steps_per_s", b"_steps_per_s", "again_as", b"again_as", "again_of", b"again_of", "allocation", b"allocation", "array", b"array", "attempt", b"attempt", "attempts", b"attempts", "checkpoint", b"checkpoint", "effect", b"effect", "end_time", b"end_time", "excluded_nodes", b"excluded_nodes", "exit_code", b"exit_code", "gpu_mem_bytes", b"gpu_mem_bytes", "gpu_mem_from", b"gpu_mem_from", "gpus_allocated", b"gpus_allocated", "held_by", b"held_by", "idle_since", b"idle_since", "idle_until", b"idle_until", "index", b"index", "job_id", b"job_id", "moves_to", b"moves_to", "own_reason", b"own_reason", "params", b"params", "pid", b"pid", "pool", b"pool", "preemptible", b"preemptible", "preemptions", b"preemptions", "progress", b"progress", "proved", b"proved", "rates", b"rates", "reason", b"reason", "resizes", b"resizes", "restart_cost_s", b"restart_cost_s", "restarts", b"restarts", "rungs", b"rungs", "running_s", b"running_s", "save_s", b"save_s", "spec", b"spec", "start_time", b"start_time", "state", b"state", "steps_per_s", b"steps_per_s", "submit_time", b"submit_time", "suspensions", b"suspensions", "tasks", b"tasks", "user", b"user", "waiting_s", b"waiting_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
@@ -1569,6 +1573,7 @@ class Explanation(_message.Message):
     SUPPLIES_FIELD_NUMBER: _builtins.int
     HELD_BY_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    OWN_REASON_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: _builtins.str
     reason: _builtins.str
@@ -1588,6 +1593,7 @@ class Explanation(_message.Message):
     held_by: _builtins.str
     """as in Job: with these two it follows who may read the reason"""
     attempt: _builtins.int
+    own_reason: _builtins.bool
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeView]: ...
     @_builtins.property
@@ -1627,10 +1633,11 @@ class Explanation(_message.Message):
         supplies: _abc.Iterable[Global___SupplyStatus] | None = ...,
         held_by: _builtins.str = ...,
         attempt: _builtins.int = ...,
+        own_reason: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "forecast", b"forecast", "remaining_s", b"remaining_s", "room_at", b"room_at", "what_if", b"what_if"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "attempt", b"attempt", "basis", b"basis", "forecast", b"forecast", "held_by", b"held_by", "job_id", b"job_id", "needs", b"needs", "no_effect", b"no_effect", "nodes", b"nodes", "pool", b"pool", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state", "stays", b"stays", "supplies", b"supplies", "what_if", b"what_if"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_remaining_s", b"_remaining_s", "_room_at", b"_room_at", "ahead", b"ahead", "attempt", b"attempt", "basis", b"basis", "forecast", b"forecast", "held_by", b"held_by", "job_id", b"job_id", "needs", b"needs", "no_effect", b"no_effect", "nodes", b"nodes", "own_reason", b"own_reason", "pool", b"pool", "reason", b"reason", "remaining_from", b"remaining_from", "remaining_s", b"remaining_s", "room_at", b"room_at", "state", b"state", "stays", b"stays", "supplies", b"supplies", "what_if", b"what_if"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ahead: _TypeAlias = _typing.Literal["ahead"]  # noqa: Y015
     _WhichOneofArgType__ahead: _TypeAlias = _typing.Literal["_ahead", b"_ahead"]  # noqa: Y015

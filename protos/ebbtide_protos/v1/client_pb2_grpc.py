@@ -565,7 +565,7 @@ class ClientServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveNode(self, request, context):
-        """Forget a node that is lost and has nothing, and its certificate: it is listed no more, until it comes, or joins, again.
+        """Forget a node that is lost and has nothing: it is listed no more, until its agent comes back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -106,7 +106,7 @@ class ClientServiceStub:
     ConfirmDead: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]
     """Say that nothing of what was on a node runs any more, so that its jobs go on elsewhere. Refused while it is connected."""
     RemoveNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.RemoveNodeReply]
-    """Forget a node that is lost and has nothing, and its certificate: it is listed no more, until it comes, or joins, again."""
+    """Forget a node that is lost and has nothing: it is listed no more, until its agent comes back."""
     EndStray: _grpc.UnaryUnaryMultiCallable[_client_pb2.EndStrayRequest, _client_pb2.NodeReply]
     """End an attempt on a node that the journal does not have."""
     BelieveSilence: _grpc.UnaryUnaryMultiCallable[_client_pb2.BelieveSilenceRequest, _client_pb2.BelieveSilenceReply]
@@ -209,7 +209,7 @@ class ClientServiceAsyncStub(ClientServiceStub):
     ConfirmDead: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """Say that nothing of what was on a node runs any more, so that its jobs go on elsewhere. Refused while it is connected."""
     RemoveNode: _aio.UnaryUnaryMultiCallable[_client_pb2.NodeRequest, _client_pb2.RemoveNodeReply]  # type: ignore[assignment]
-    """Forget a node that is lost and has nothing, and its certificate: it is listed no more, until it comes, or joins, again."""
+    """Forget a node that is lost and has nothing: it is listed no more, until its agent comes back."""
     EndStray: _aio.UnaryUnaryMultiCallable[_client_pb2.EndStrayRequest, _client_pb2.NodeReply]  # type: ignore[assignment]
     """End an attempt on a node that the journal does not have."""
     BelieveSilence: _aio.UnaryUnaryMultiCallable[_client_pb2.BelieveSilenceRequest, _client_pb2.BelieveSilenceReply]  # type: ignore[assignment]
@@ -519,7 +519,7 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.NodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.RemoveNodeReply, _abc.Awaitable[_client_pb2.RemoveNodeReply]]:
-        """Forget a node that is lost and has nothing, and its certificate: it is listed no more, until it comes, or joins, again."""
+        """Forget a node that is lost and has nothing: it is listed no more, until its agent comes back."""
 
     @_abc_1.abstractmethod
     def EndStray(

@@ -5,10 +5,11 @@ import math
 import grpc
 import pytest
 from ebbtide_master.api import arrays
+from ebbtide_master.identity.visibility import redact
 from ebbtide_protos.v1 import client_pb2, job_pb2
 
 from tests.master.api.test_users import people
-from tests.master.world import RUNNING, Agent, Master, a_master, make_spec, refused
+from tests.master.world import FREED, RUNNING, STEPPED_ASIDE, Agent, Master, a_master, make_spec, refused
 
 CONFLICT, UNKNOWN, INVALID = (
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -60,6 +61,23 @@ async def test_an_array_has_a_column_of_states_of_a_param_and_of_a_metric_and_ro
         assert list((await shown(first=9)).rows) == []
         some = await master.ask.ShowArray(client_pb2.ShowArrayRequest(job_id=f"{array}.1-2"))
         assert (some.job_id, list(some.indices), [row.index for row in some.rows]) == (array, [1, 2], [1, 2])
+
+
+async def test_what_a_task_reported_is_hidden_from_other_users_while_it_pauses_as_its_user_held_it(tmp_path):
+    async with a_master(tmp_path) as master:
+        agent = await master.agent("n1", 1)
+        asha = job_pb2.Asha(min_steps=1, max_steps=16, metric="loss", eta=4)
+        task = f"{(await master.ask.Submit(a_sweep('1', '2', asha=asha))).job_id}.0"
+        await starts(master, agent, task, 0, 0.5)
+        await master.ask.Hold(client_pb2.JobRequest(job_id=task))
+        await agent.report(task, 1, RUNNING, progress=job_pb2.Progress(step=1, total=100, loss=0.5))
+        await agent.receive("stop")
+        job = await master.becomes(task, "SUSPENDING")
+        assert (job.held_by, "loss 0.5" in job.reason) == ("user", True)
+        await agent.report(task, 1, FREED, exit=STEPPED_ASIDE)
+        after = await master.becomes(task, "SUSPENDED")
+        for shown in (job, after):
+            assert "loss" not in str(redact(shown, "bob", lambda id: "ann"))
 
 
 async def test_a_sweep_counts_who_reached_each_rung(tmp_path):

@@ -12,6 +12,7 @@ from ebbtide_core.model.workdir_snapshot import SnapshotRef
 from ebbtide_master import loop
 from ebbtide_master.identity.caller import Role
 from ebbtide_master.identity.identities import Identities, User
+from ebbtide_master.loop import StoppedError
 from ebbtide_master.store.vault import EntryKind
 from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, job_pb2, user_pb2
 
@@ -116,6 +117,17 @@ class TestUsers:
             assert not (await found["ada"].RemoveUser(remove)).held
             await found["olga"].Cancel(client_pb2.CancelRequest(job_id=waiting))
             assert (await refused(found["ada"].RemoveUser(remove)))[0] == UNKNOWN
+
+    async def test_what_waits_is_held_before_its_user_is_removed(self, tmp_path, monkeypatch):
+        async def killed(name):
+            raise StoppedError
+
+        async with people(tmp_path) as (master, found):
+            waiting = [await found["ann"].submit() for _ in range(3)]
+            monkeypatch.setattr(master.identities, "remove_user", killed)
+            await refused(found["ada"].RemoveUser(user_pb2.RemoveUserRequest(name="ann")))
+            held = {job.id: job.held_by for job in master.cluster.state.unfinished.values()}
+            assert held == dict.fromkeys(waiting, HeldBy.SYSTEM)
 
     async def test_the_rest_of_an_array_is_not_accepted_from_a_user_who_was_removed_meanwhile(
         self, tmp_path, monkeypatch

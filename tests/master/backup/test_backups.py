@@ -360,3 +360,18 @@ def test_a_backup_may_go_anywhere_but_over_another(tmp_path: Path) -> None:
     assert made.path == tmp_path / "safe" / "today"
     with pytest.raises(StoreError, match="is there already"):
         backups.take(tmp_path / "home", to=made.path)
+
+
+async def test_backups_of_an_earlier_version_to_which_a_master_went_back_are_the_newest(tmp_path: Path) -> None:
+    await jobs_in(tmp_path, 1)
+    paths = []
+    for day, counted in ((1, True), (2, True), (3, False), (4, False)):
+        made, _ = backups.take(tmp_path)
+        made.path.rename(path := tmp_path / "backups" / f"2026120{day}T000000Z")
+        paths.append(path)
+        if not counted:
+            of_before = {key: value for key, value in made.said.items() if key != "number"}
+            (path / "backup.json").write_text(json.dumps(of_before))
+    assert [backup.path for backup in backups.backups(tmp_path)] == paths[::-1]
+    newest, _ = backups.take(tmp_path, to=tmp_path / "backups" / "20261205T000000Z", keep=0)
+    assert next(backups.backups(tmp_path)).path == newest.path

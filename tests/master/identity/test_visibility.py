@@ -146,6 +146,7 @@ def test_no_field_of_an_explanation_tells_others_what_a_job_wrote():
         ({"held_by": "system"}, False),
         ({"attempt": 1}, False),
         ({"held_by": "user"}, True),
+        ({"held_by": "user", "own_reason": True}, False),
         ({}, True),
     ],
 )

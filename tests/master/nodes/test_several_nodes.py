@@ -2,9 +2,21 @@
 
 from pathlib import Path
 
+from ebbtide_master.identity.visibility import redact
 from ebbtide_protos.v1 import agent_pb2, client_pb2
 
-from tests.master.world import EXITED, FREED, RUNNING, STEPPED_ASIDE, Agent, Master, a_master, make_hello, refused
+from tests.master.world import (
+    EXITED,
+    FREED,
+    REFUSED,
+    RUNNING,
+    STEPPED_ASIDE,
+    Agent,
+    Master,
+    a_master,
+    make_hello,
+    refused,
+)
 
 PORT = 20017
 
@@ -59,6 +71,25 @@ async def test_one_that_fails_stops_the_other(tmp_path: Path) -> None:
         await first.report(job, 1, FREED, exit=STEPPED_ASIDE)
         shown = await master.becomes(job, "FAILED")
         assert (shown.exit_code, shown.reason) == (3, "failed with exit code 3")
+
+
+async def test_what_a_node_said_when_it_refused_its_part_is_hidden_from_other_users_at_once(tmp_path: Path) -> None:
+    async with a_master(tmp_path) as master:
+        first, second = await two(master)
+        job = await master.submit(2, nodes=2)
+        await first.receive("launch")
+        await first.report(job, 1, RUNNING, master_port=PORT)
+        await second.receive("launch")
+        await second.report(job, 1, REFUSED, refusal="layer 7 is missing")
+        await first.receive("stop")
+        listed = await master.ask.ListJobs(client_pb2.ListJobsRequest())
+        told = await master.ask.Explain(client_pb2.ExplainRequest(job_id=job))
+        board = await master.ask.WatchBoard(client_pb2.WatchBoardRequest()).read()
+        assert told.state == "SUSPENDING"
+        assert told.reason == listed.jobs[0].reason == "node n2 did not start its part: layer 7 is missing"
+        for reply in (listed, told, board):
+            assert "layer 7" not in str(redact(reply, "bob", lambda id: "ann"))
+        assert job in str(board)
 
 
 async def test_the_state_of_a_gang_survives_a_restart_of_the_master(tmp_path: Path) -> None:

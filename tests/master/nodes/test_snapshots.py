@@ -12,7 +12,7 @@ from ebbtide_master.nodes import snapshots
 from ebbtide_master.nodes.snapshots import KEPT_S, SnapshotStore
 from ebbtide_protos.v1 import agent_pb2, client_pb2, job_pb2
 
-from tests.master.world import a_master, refused
+from tests.master.world import GIB, a_master, refused
 
 ARCHIVE = os.urandom(3000) + bytes(50_000)
 PACKED = zlib.compress(ARCHIVE, wbits=31)
@@ -63,16 +63,23 @@ FULL = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the master's disk is full: no snaps
 async def test_a_snapshot_that_would_take_the_room_that_is_kept_free_is_refused_on_its_way(tmp_path, monkeypatch):
     async with a_master(tmp_path) as master:
 
-        def has_room():
-            return not any(path.stat().st_size for path in (tmp_path / "snapshots").glob("*.part"))
+        def free_bytes(folder):
+            return 0 if any(path.stat().st_size for path in folder.glob("*.part")) else GIB
 
         packed = zlib.compress(archive := os.urandom(50_000), wbits=31)
         snapshot = job_pb2.Snapshot(digest=hashlib.sha256(archive).hexdigest(), bytes=len(archive))
-        monkeypatch.setattr(master.store, "has_room", has_room)
+        monkeypatch.setattr(snapshots, "free_bytes", free_bytes)
         assert await refused(upload(master, packed, snapshot, window=40_000)) == FULL  # more than is buffered
         assert not list((tmp_path / "snapshots").iterdir())
         monkeypatch.undo()
         assert await upload(master, packed, snapshot) == [True]
+
+
+async def test_room_for_snapshots_is_looked_for_where_they_are(tmp_path, monkeypatch):
+    async with a_master(tmp_path) as master:
+        monkeypatch.setattr(snapshots, "free_bytes", lambda folder: 0 if folder == tmp_path / "snapshots" else GIB)
+        assert master.store.has_room()
+        assert await refused(upload(master, window=len(PACKED))) == FULL
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

@@ -254,6 +254,18 @@ def test_a_dump_that_was_put_back_goes_on_with_a_higher_epoch_and_other_ids(url:
         assert list(store.events())[-1].event == e.JournalRestored(1.0, 100_000)
 
 
+def test_each_time_that_a_dump_is_put_back_is_another_one(url: str, tmp_path: Path) -> None:
+    with closing(PostgresStore(url, tmp_path)) as store:
+        append(store, cancelled(1))
+    times = set[float]()
+    with psycopg.connect(url, autocommit=True) as db:
+        for _ in range(2):
+            db.execute(AFTER_RESTORE.read_bytes())
+            [(at,)] = db.execute("DELETE FROM ebbtide.events WHERE kind = 'JournalRestored' RETURNING time").fetchall()
+            times.add(at)
+    assert len(times) == 2
+
+
 def test_the_first_admin_of_a_cluster_on_a_database_is_known_there(url: str, tmp_path: Path) -> None:
     done = initialise(tmp_path / "home", ("login.lab",), None, url)
     assert done.invitation is not None

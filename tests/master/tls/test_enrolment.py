@@ -5,24 +5,22 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import grpc
 import pytest
 from ebbtide_agent.link.joining import new_key
 from ebbtide_master.identity.caller import NotKnownError
-from ebbtide_master.loop import StoppedError
 from ebbtide_master.nodes import agents
+from ebbtide_master.store.journal import StoreError
 from ebbtide_master.store.sqlite import SqliteStore
 from ebbtide_master.store.vault import EntryKind
+from ebbtide_master.tls import upkeep
 from ebbtide_master.tls.enrolment import Enrolment
 from ebbtide_master.tls.folder import TlsFolder
 from ebbtide_master.tls.listeners import Listeners
 from ebbtide_master.tls.upkeep import ending, keep_up, over
 from ebbtide_protos.v1 import client_pb2
 
-from tests.master.tls.test_ports import UNKNOWN, Guarded, guarded
-from tests.master.world import DEADLINE_S, Agent, make_hello, refused
-
-NOT_FOUND = grpc.StatusCode.NOT_FOUND
+from tests.master.tls.test_ports import guarded
+from tests.master.world import DEADLINE_S, RUNNING, make_spec, make_status
 
 
 @pytest.fixture
@@ -74,53 +72,44 @@ async def test_nobody_is_warned_of_the_certificate_of_a_node_that_is_gone(listen
     assert words.startswith("the certificate of node ws2 ends on ")
 
 
-async def one_that_is_lost(master: Guarded, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """The key and certificate of node ws2, which was here and is lost."""
-    monkeypatch.setattr(agents, "NODE_SILENCE_S", 0.01)
-    own = await master.member("ws2")
-    await (await master.attached(own, "ws2")).hang_up()
+async def test_a_master_that_cannot_write_what_it_forgets_keeps_its_own_certificate_up_all_the_same(
+    listeners, monkeypatch, caplog
+):
+    async def broken(nodes: object) -> None:
+        raise StoreError("disk I/O error")
+
+    renewed = asyncio.Event()
+    monkeypatch.setattr(listeners.enrolment, "forget", broken)
+    monkeypatch.setattr(upkeep, "PAUSE_S", 0.0)
+    monkeypatch.setattr(upkeep, "renew", lambda *_: renewed.set() if "not-forgotten" in caplog.text else None)
+    keeping = asyncio.create_task(keep_up(listeners, time.time, set))
     async with asyncio.timeout(DEADLINE_S):
-        events = (await master.clients("admin")).WatchEvents(client_pb2.WatchEventsRequest(follow=True))
-        while (await events.read()).kind != "NodeLost":
-            pass
-        events.cancel()
-    return own
+        await renewed.wait()
+    keeping.cancel()
+    with suppress(asyncio.CancelledError):
+        await keeping
 
 
-async def test_a_node_that_is_removed_has_to_join_again_and_may(tmp_path, monkeypatch):
+async def test_what_runs_on_a_node_that_was_removed_by_mistake_is_ended_when_the_node_is_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(agents, "NODE_SILENCE_S", 0.01)
     async with guarded(tmp_path) as master:
-        own = await one_that_is_lost(master, monkeypatch)
-        remove, admin = client_pb2.NodeRequest(node="ws2"), await master.clients("admin")
-        await admin.RemoveNode(remove)
-        assert master.listeners.enrolment.members() == {}
-        assert await Agent(await master.agents(own), make_hello("ws2")).ends() is UNKNOWN
-        assert await refused(admin.RemoveNode(remove)) == (NOT_FOUND, "node ws2 does not exist")
-        new = await master.member("ws2")
-        await (await master.attached(new, "ws2")).hang_up()
-
-
-async def test_a_removal_that_a_master_ended_amid_is_completed_by_the_next_one(tmp_path, monkeypatch):
-    async with guarded(tmp_path) as master:
-        await one_that_is_lost(master, monkeypatch)
-        remove, admin = client_pb2.NodeRequest(node="ws2"), await master.clients("admin")
-
-        async def killed(nodes: object) -> None:
-            raise StoppedError
-
-        with monkeypatch.context() as patched:
-            patched.setattr(master.listeners.enrolment, "forget", killed)
-            await refused(admin.RemoveNode(remove))
-        assert list(master.listeners.enrolment.members()) == ["ws2"]
-        await admin.RemoveNode(remove)
-        assert master.listeners.enrolment.members() == {}
-
-
-async def test_a_removal_that_is_refused_leaves_the_certificate(tmp_path):
-    async with guarded(tmp_path) as master:
-        own = await master.member("ws2")
-        agent = await master.attached(own, "ws2")
-        admin = await master.clients("admin")
-        code, _ = await refused(admin.RemoveNode(client_pb2.NodeRequest(node="ws2")))
-        assert code is grpc.StatusCode.FAILED_PRECONDITION
-        assert list(master.listeners.enrolment.members()) == ["ws2"]
+        own, admin = await master.member("ws2"), await master.clients("admin")
+        other = await master.attached(await master.member("ws3"), "ws3", gpus=0)  # sees the checkpoints, too
+        agent = await master.attached(own, "ws2", gpus=1)
+        job = (await admin.Submit(client_pb2.SubmitRequest(spec=make_spec()))).job_id
+        await agent.receive("launch")
+        await agent.report(job, 1, RUNNING)
         await agent.hang_up()
+        async with asyncio.timeout(DEADLINE_S):
+            events = admin.WatchEvents(client_pb2.WatchEventsRequest(follow=True))
+            while (await events.read()).kind != "NodeLost":
+                pass
+            events.cancel()
+        await admin.ConfirmDead(client_pb2.NodeRequest(node="ws2"))
+        await admin.RemoveNode(client_pb2.NodeRequest(node="ws2"))
+        assert "ws2" in master.listeners.enrolment.members()
+        back = await master.attached(own, "ws2", gpus=1, attempts=[make_status(job, 1, RUNNING, gpus=["ws2-0"])])
+        stop = await back.receive("stop")
+        assert (stop.job_id, stop.attempt, stop.grace_s) == (job, 1, 0.0)
+        await back.hang_up()
+        await other.hang_up()

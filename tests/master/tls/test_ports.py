@@ -65,8 +65,8 @@ class Guarded:
     async def member(self, node):
         return await self.join((await self.invited(node)).secret, node)
 
-    async def attached(self, own, node):
-        agent = Agent(await self.agents(own), make_hello(node))
+    async def attached(self, own, node, **has):
+        agent = Agent(await self.agents(own), make_hello(node, **has))
         await agent.register()
         return agent
 
