@@ -435,10 +435,17 @@ async def test_an_order_this_version_does_not_know_is_passed_over(world):
 
 
 async def test_a_peer_that_never_answers_hello_is_left_for_another_try(world, monkeypatch):
-    monkeypatch.setattr("ebbtide_agent.link.link.WELCOME_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(link, "WELCOME_TIMEOUT_S", 60.0)
+    introduce, waits_s = link._introduce, iter([0.2])
+
+    async def first_for_a_moment(call, hello):
+        with monkeypatch.context() as patched:
+            patched.setattr(link, "WELCOME_TIMEOUT_S", next(waits_s, 60.0))
+            return await introduce(call, hello)
+
+    monkeypatch.setattr(link, "_introduce", first_for_a_moment)
     async with world() as here:
         await here.master.attached()
-        monkeypatch.setattr("ebbtide_agent.link.link.WELCOME_TIMEOUT_S", 60.0)  # for the next try
         await (await here.master.attached()).welcome()
 
 
