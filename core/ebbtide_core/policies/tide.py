@@ -169,12 +169,11 @@ class _Pass:
     def _counts(self, job: Job, priority: int) -> int:
         """Return what counts as given to ``job``, which was due when it started, before a due job of ``priority``.
 
-        That is nothing if it is less urgent, else what it has of nodes in service, but no more than its smallest size.
+        That is nothing if it is less urgent, else what it has of GPUs in service, but no more than its smallest size.
         """
         if job.priority > priority or job.planned is None:
             return 0
-        here = [piece.share for piece in job.planned.nodes if piece.node in self.snapshot.nodes]
-        return min(job.gpus_min, sum(here))
+        return min(job.gpus_min, self.snapshot.share_in_service(job))
 
     def offer_to_soonest(self, priority: int) -> None:
         """Offer the jobs of ``priority`` their turns, soonest done first; leave out those like others refused often.

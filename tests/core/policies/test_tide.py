@@ -11,6 +11,7 @@ from ebbtide_core.estimates.outlook import OutlookSource
 from ebbtide_core.estimates.work import Assumptions, Speedup
 from ebbtide_core.events import (
     CheckpointPublished,
+    GpuHealthChanged,
     JobChanged,
     NodeDisconnected,
     NodeDrained,
@@ -555,7 +556,7 @@ def test_no_job_that_was_due_later_takes_room_that_is_kept_for_one_that_was_due_
     assert (large.state, small.state) == (JobState.STARTING, JobState.PENDING)
 
 
-@pytest.mark.parametrize("surplus", ["more than its smallest size", "a drained node"])
+@pytest.mark.parametrize("surplus", ["more than its smallest size", "a drained node", "an unhealthy GPU"])
 def test_what_due_jobs_have_beyond_their_smallest_size_or_out_of_service_keeps_no_other_from_its_turn(
     surplus: str,
 ) -> None:
@@ -573,6 +574,8 @@ def test_what_due_jobs_have_beyond_their_smallest_size_or_out_of_service_keeps_n
     match surplus:
         case "a drained node":
             lab.tell(NodeDrained(node=NodeId("b")))
+        case "an unhealthy GPU":
+            lab.tell(GpuHealthChanged(NodeId("b"), first.attempts[-1].allocation.gpu_ids[0], healthy=False))
     second = lab.submit(1, needs=Needs(on=("a",)), work_s=600.0)
     lab.wait(700)
     assert "it is due" in second.reason
