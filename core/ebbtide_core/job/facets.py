@@ -302,6 +302,8 @@ class AttemptEnd:
     """The Unix time at which what it held was proven to be free; None before."""
     fate: Fate = Fate.KEPT
     """What becomes of the work that it did since its last checkpoint."""
+    # A forecast has to decide, so work of an unknown fate is to be redone if the job was seen to leave without saving;
+    # the ledger, which only reports, has a column for what nobody knows.
     redone_since: float | None = None
     """The Unix time since which its job has to do its work again; None if there is nothing to do again."""
 

@@ -73,8 +73,9 @@ class RecentUsage:
 class Groups:
     """All groups with active jobs, and the past use of all users.
 
-    The index is derived event by event, so a master that folds its journal derives the same one. ``most_of_use``
-    returns the largest size of use to a job, in parts, by what is known at an event about it.
+    The index is derived event by event, so a master that folds its journal derives the same one, but for the demand of
+    elastic jobs: ``most_of_use`` returns the largest size of use to a job, in parts, by what is known at the last event
+    about it, and reports of progress are not in the journal.
     """
 
     def __init__(
