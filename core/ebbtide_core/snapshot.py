@@ -57,6 +57,12 @@ class Snapshot:
         """Return the jobs that are promised room on ``node``."""
         return sorted((self._pool.jobs[id] for id in self.nodes[node].planned), key=_sequence)
 
+    def share_in_service(self, job: Job) -> int:
+        """Return what ``job`` is promised of GPUs that are on offer on nodes that can be used, in parts."""
+        pieces = job.planned.nodes if job.planned is not None else ()
+        known = [(piece, self.nodes[piece.node].slices) for piece in pieces if piece.node in self.nodes]
+        return sum([gpu.share for piece, on_offer in known for gpu in piece.gpus if gpu.gpu in on_offer])
+
     def remaining(self, job: Job) -> Estimate | None:
         """Return the work that ``job`` still has to do, or None if it is not known."""
         return remaining(job, self.now, self._pool.history, self._pool.speedup)

@@ -242,7 +242,8 @@ class _Folded:
     def kept_s(self, job: Job, attempt: Attempt, began: float) -> float:
         """Return the same, without what its job had to do again because no checkpoint had it."""
         redone_since = attempt.end.redone_since if attempt.end is not None else None
-        return self.computing.seconds(job, attempt, began, self.end if redone_since is None else redone_since)
+        cut = math.inf if redone_since is None else redone_since
+        return self.computing.seconds(job, attempt, began, self.end, cut)
 
 
 @dataclass(slots=True)
@@ -261,12 +262,15 @@ class _Stretches:
         if number and job not in self.begun:
             self.begun[job] = number, time
 
-    def seconds(self, job: Job, attempt: Attempt, began: float, end: float) -> float:
-        """Return for how long an attempt did it between ``began`` and ``end``."""
+    def seconds(self, job: Job, attempt: Attempt, began: float, end: float, cut: float = math.inf) -> float:
+        """Return for how long an attempt did it after ``began`` and before ``cut``; what it still does ends at ``end``.
+
+        What has ended may have done so after ``end``, by a clock that was ahead then.
+        """
         stretches, begun = list(self.ended.get((job.id, attempt.number), ())), self.begun.get(job.id)
         if begun is not None and begun[0] == attempt.number:
             stretches.append((begun[1], end))
-        return sum(max(0.0, min(until, end) - max(since, began)) for since, until in stretches)
+        return sum(max(0.0, min(until, cut) - max(since, began)) for since, until in stretches)
 
 
 @dataclass(slots=True)

@@ -481,6 +481,21 @@ def test_only_what_no_checkpoint_had_is_wasted_however_the_attempt_ended_and_the
     assert ann(lab).lost == pytest.approx(lost_s, abs=5)
 
 
+def test_what_ran_while_the_clock_was_ahead_is_computed_again_by_a_simulation() -> None:
+    lab = Lab("fifo", gpus=1)
+    lab.now += 100_000
+    first = lab.running(1)
+    lab.wait(5000.0)
+    lab.end(first, DONE)
+    lab.now -= 100_000
+    lab.tell(e.ClockSetBack(100_000.0))
+    second = lab.running(1)
+    lab.wait(300.0)
+    lab.end(second, DONE)
+    again = {job.id: job.runtime_s for job in reconstruct(recorded(lab)).workload.jobs}
+    assert again == {first.id: pytest.approx(5000, abs=5), second.id: pytest.approx(300, abs=5)}
+
+
 def test_a_job_that_failed_for_good_counts_with_what_it_computed() -> None:
     lab = Lab("fifo", gpus=1)
     job = lab.running(1)

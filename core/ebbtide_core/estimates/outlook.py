@@ -118,8 +118,11 @@ class Outlooks:
         declared, progress = job.spec.work_s, job.measured.counted
         if declared is not None and (left_s := declared / self._speed(job) - done_s) > 0:
             return Outlook(done_s, left_s, OutlookSource.DECLARED)
-        if progress is not None and progress.total and 0 < progress.step < progress.total and done_s > 0:
-            return Outlook(done_s, done_s * (progress.total / progress.step - 1), OutlookSource.PROGRESS)
+        if progress is not None and progress.total and progress.step < progress.total:
+            a_step = job.measured.work_of_a_step(done_s * self._speed(job))
+            if a_step is not None:
+                left_s = a_step * (progress.total - progress.step) / self._speed(job)
+                return Outlook(done_s, left_s, OutlookSource.PROGRESS)
         assumed_s = UNKNOWN_S[job.spec.job_class]
         outlived = done_s >= assumed_s
         for kind in self._going.get(job.id) or kinds_of(job):

@@ -143,8 +143,9 @@ def remaining(job: Job, now: float, history: History, speedup: Speedup) -> Estim
     if job.spec.work_s is not None:
         return Estimate(max(0.0, job.spec.work_s - done), EstimateSource.DECLARED)
     progress = job.measured.counted
-    if progress is not None and progress.total and progress.step > 0 and done > 0:
-        return Estimate(done * max(0, progress.total - progress.step) / progress.step, EstimateSource.PROGRESS)
+    a_step = job.measured.work_of_a_step(done)
+    if progress is not None and progress.total and a_step is not None:
+        return Estimate(a_step * max(0, progress.total - progress.step), EstimateSource.PROGRESS)
     typical = history.typical(job)
     if typical is not None:
         return Estimate(max(0.0, typical - done), EstimateSource.EARLIER_RUNS)

@@ -181,6 +181,18 @@ NOTHING_SAVED: Final = Saved()
 
 
 @frozen
+class CountFrom:
+    """The step and the work, in seconds on one GPU, that belong together: later steps came of later work."""
+
+    step: int = 0
+    work_s: float = 0.0
+
+
+FROM_THE_BEGINNING: Final = CountFrom()
+"""That of a job of which no work is lost without a trace."""
+
+
+@frozen
 class Measured:
     """What a job reported of its progress, and what was measured from that."""
 
@@ -195,16 +207,29 @@ class Measured:
     is not a number."""
     counted: ProgressFacts | None = None
     """How far the work is that counts: the same steps, until work is lost; None if that is not known."""
+    count_from: CountFrom | None = FROM_THE_BEGINNING
+    """What counts of both began there; None from when it is not known what is lost until the next first step."""
 
     def after(self, progress: ProgressFacts, at: float) -> "Measured":
         """Return it after the job reported its ``progress`` at Unix time ``at``."""
-        return Measured(progress, at, self.rates, self.rungs, progress)
+        return Measured(progress, at, self.rates, self.rungs, progress, self.count_from)
+
+    def begun_at(self, step: int, work_s: float) -> "Measured":
+        """Return it after an attempt began after ``step``, with ``work_s`` of work done before it."""
+        return self if self.count_from is not None else replace(self, count_from=CountFrom(step, work_s))
+
+    def work_of_a_step(self, work_s: float) -> float | None:
+        """Return how much work a step takes, if ``work_s`` is done; None if that is not known."""
+        if self.counted is None or (begin := self.count_from) is None:
+            return None
+        steps, work_s = self.counted.step - begin.step, work_s - begin.work_s
+        return work_s / steps if steps > 0 and work_s > 0 else None
 
     def back_at(self, step: int | None) -> "Measured":
         """Return it after the work that came after ``step`` was lost; None if it is not known which step that was."""
         progress = self.progress
         back = None if progress is None or step is None else ProgressFacts(step, progress.total)
-        return replace(self, counted=back)
+        return replace(self, counted=back, count_from=None if back is None else self.count_from)
 
 
 NOTHING_MEASURED: Final = Measured()
@@ -277,6 +302,8 @@ class AttemptEnd:
     """The Unix time at which what it held was proven to be free; None before."""
     fate: Fate = Fate.KEPT
     """What becomes of the work that it did since its last checkpoint."""
+    # A forecast has to decide, so work of an unknown fate is to be redone if the job was seen to leave without saving;
+    # the ledger, which only reports, has a column for what nobody knows.
     redone_since: float | None = None
     """The Unix time since which its job has to do its work again; None if there is nothing to do again."""
 

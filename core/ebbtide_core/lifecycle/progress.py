@@ -20,6 +20,7 @@ def _is_first_step(state: ClusterState, event: e.FirstStepMade) -> bool:
 
 def _first_step_made(state: ClusterState, job: Job, event: e.FirstStepMade, now: float) -> None:
     job.attempts[-1].start = event.start
+    job.measured = job.measured.begun_at(max(0, event.start.step - 1), job.times.work_s)
 
 
 def _say_first_step(event: e.FirstStepMade) -> str:

@@ -138,14 +138,11 @@ class SlotsLeft:
 
 def _slots_away(snapshot: Snapshot) -> dict[JobId, int]:
     """Return what jobs take of nodes that cannot be used and of GPUs that are not on offer, in parts, by job."""
-    usable, found = snapshot.nodes, dict[JobId, int]()
+    found = dict[JobId, int]()
     for node in snapshot.books.nodes.values():
-        for id in node.planned if not node.sound or node.id not in usable else ():
+        for id in node.planned if not node.sound or node.id not in snapshot.nodes else ():
             job = snapshot.job(id)
-            pieces = job.planned.nodes if job.planned is not None else ()
-            known = [(piece, usable[piece.node].slices) for piece in pieces if piece.node in usable]
-            here = sum([gpu.share for piece, on_offer in known for gpu in piece.gpus if gpu.gpu in on_offer])
-            found[id] = max(0, slots_of(job) - here)
+            found[id] = max(0, slots_of(job) - snapshot.share_in_service(job))
     return found
 
 

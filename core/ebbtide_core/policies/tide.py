@@ -19,18 +19,19 @@ job is never preempted.
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
 priority, in the order in which they became due, as long as they have no more than `SHARE_OF_DUE` of the GPUs together
 with those that were due before them. What is free where such a job is expected to fit first is kept for it; for one
-more expected length, jobs that are expected to be done by then may have it. Once it runs, no job of its priority
-preempts it. So what a due job waits for is the work of jobs that were due before it, and were submitted before that;
-whoever was due later, or is less urgent, takes none of the room that is kept for it.
+more expected length, jobs that are expected to be done by then may have it, and so may jobs that were due later. Once
+it runs, no job of its priority preempts it. So what it waits for after that length is the work of jobs that were due
+before it, and were submitted before that; whoever was due later, or is less urgent, takes no more room kept for it.
 """
 
 import math
-from bisect import insort
-from collections import Counter
+from bisect import bisect_right, insort
+from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
+from operator import itemgetter
 from typing import ClassVar, Final
 
 from ebbtide_core.admission.queues import demand_besides_size
@@ -168,31 +169,35 @@ class _Pass:
     def _counts(self, job: Job, priority: int) -> int:
         """Return what counts as given to ``job``, which was due when it started, before a due job of ``priority``.
 
-        That is nothing if it is less urgent, else what it has of nodes in service, but no more than its smallest size.
+        That is nothing if it is less urgent, else what it has of GPUs in service, but no more than its smallest size.
         """
         if job.priority > priority or job.planned is None:
             return 0
-        here = [piece.share for piece in job.planned.nodes if piece.node in self.snapshot.nodes]
-        return min(job.gpus_min, sum(here))
+        return min(job.gpus_min, self.snapshot.share_in_service(job))
 
     def offer_to_soonest(self, priority: int) -> None:
         """Offer the jobs of ``priority`` their turns, soonest done first; leave out those like others refused often.
 
-        Jobs of one size are alike. Those that may go to some nodes only count apart, because others may have room.
+        Jobs of one size are alike. Those that may go to some nodes only count apart, because others may have room. Who
+        was refused while room was kept from it says nothing of those from which less is kept.
         """
         self.victims.weighed = 0
-        looked, refused = Counter[Hashable](), Counter[Hashable]()
+        looked, refused = Counter[Hashable](), defaultdict[Hashable, list[int]](list)
         lines = self.queue.by_priority[priority].lines.items()
         heads = [(line[0], line, 0, self._counts_as(alike, line[0][2])) for alike, line in lines]
         heapify(heads)
         while heads:
             (_, _, job), line, index, alike = heads[0]
-            if looked[alike] == MOST_LOOKED_AT or refused[alike] == MOST_REFUSED:
+            known = refused[alike]
+            least = known[MOST_REFUSED - 1] if len(known) >= MOST_REFUSED else math.inf
+            if looked[alike] == MOST_LOOKED_AT or not least:
                 heappop(heads)
                 continue
             looked[alike] += 1
             if job.id not in self.draft.placements and job.id not in self.draft.waits:
-                refused[alike] += not self._offer(job)
+                kept_from = self._rooms_kept_from(job)
+                if kept_from < least and not self._offer(job):
+                    insort(known, kept_from)
             index += 1
             if index < len(line):
                 heapreplace(heads, (line[index], line, index, alike))
@@ -217,6 +222,12 @@ class _Pass:
         while len(self._taken) < len(self.kept) and self.kept[len(self._taken)][0] <= left_s:
             _, _, job, where = self.kept[len(self._taken)]
             self._taken.append(self.kept_room.keep(job, where))
+
+    def _rooms_kept_from(self, job: Job) -> int:
+        """Return the number of due jobs whose room ``job`` cannot have, because it takes too long."""
+        if not self.kept:
+            return 0
+        return bisect_right(self.kept, self.foresight.outlook(job).left_s, key=itemgetter(0))
 
     def _offer(self, job: Job) -> bool:
         """Start ``job`` if it may start now; return False if that was tried in vain."""

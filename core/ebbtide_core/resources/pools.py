@@ -95,6 +95,8 @@ class PoolState:
 
     def most_of_use(self, job: Job) -> int:
         """Return the largest size of use to ``job``, in parts, or its largest size if no curve was measured."""
+        if not self.rates.curves:
+            return job.gpus_max
         curve = self._shared.curve(job) if job.elastic else None
         return job.gpus_max if curve is None else largest_of_use(job.sizes(), curve)
 

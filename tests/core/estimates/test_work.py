@@ -2,9 +2,10 @@
 
 import pytest
 from ebbtide_core import events as e
+from ebbtide_core.estimates.outlook import Outlooks
 from ebbtide_core.estimates.work import LINEAR, Estimate, EstimateSource, remaining
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import Checkpointed, CheckpointFacts, ExitFacts, SuspendMode
+from ebbtide_core.model.types import Checkpointed, CheckpointFacts, ExitFacts, StartFacts, SuspendMode
 
 from tests.core.lab import GIB, Lab, stepped_aside
 
@@ -24,6 +25,10 @@ def lab() -> Lab:
 
 def save(lab: Lab, job: Job, step: int | None) -> None:
     lab.tell(e.CheckpointPublished(job.id, len(job.attempts), CheckpointFacts(step, 1, "/c", True)))
+
+
+def first_step(lab: Lab, job: Job, step: int) -> None:
+    lab.tell(e.FirstStepMade(job.id, len(job.attempts), StartFacts(False, 1.0, None, 1.0, step)))
 
 
 def leave(lab: Lab, job: Job, exit: ExitFacts) -> None:
@@ -77,8 +82,23 @@ def test_a_job_that_saved_nothing_begins_anew_however_it_ended(lab, ends, exit):
     lab.wait(50)
     assert left(lab, job).source is EstimateSource.TIME_LIMIT  # it is not known how far it is
     lab.wait(50)
+    first_step(lab, job, 1)
     lab.progress(job, 1)
     assert left(lab, job) == by_progress(9900 * 1.04)
+
+
+@pytest.mark.parametrize("exit", [LOST, FAILED])
+def test_a_job_that_saved_by_itself_is_judged_by_the_steps_that_it_made_since_it_was_lost(lab, exit):
+    job = lab.running(retries=1)
+    lab.wait(5000)
+    lab.progress(job, 50)
+    break_off(lab, job, exit)
+    assert remaining(job, lab.now, lab.cluster.state.history, LINEAR) is None
+    lab.wait(98)
+    first_step(lab, job, 51)
+    lab.progress(job, 51)
+    assert left(lab, job) == by_progress(49 * 98 * 1.03)
+    assert Outlooks(LINEAR, lambda job: None).of(job, lab.now).left_s == pytest.approx(left(lab, job).work_s)
 
 
 def test_work_that_an_earlier_attempt_saved_stays_when_a_later_one_is_lost(lab):

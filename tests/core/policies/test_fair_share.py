@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import (
+    AttemptSwapped,
     HoldRequested,
     JobSubmitted,
     NodeDisconnected,
@@ -12,6 +13,8 @@ from ebbtide_core.events import (
     NodeLost,
     RateMeasured,
     ReleaseRequested,
+    ResumeRequested,
+    SuspendRequested,
 )
 from ebbtide_core.model.constraints import Needs
 from ebbtide_core.model.spec import JobSpec
@@ -20,7 +23,7 @@ from ebbtide_core.planning.fair_share.claims import ShareClaim, divide
 from ebbtide_core.planning.fair_share.groups import ShareGroup
 from ebbtide_core.policies.registry import PolicyError, create_policy
 
-from tests.core.lab import DONE, Lab, gpus_of, registration, stopped
+from tests.core.lab import DONE, GIB, Lab, gpus_of, registration, stopped
 
 BOUND = {"suspend": SuspendMode.NONE}
 
@@ -266,6 +269,27 @@ def test_who_waits_for_a_drained_node_has_no_share_of_the_others_and_is_told_so(
     mixed += submit_together(lab, ("mixed", 1, 1, BOUND))[0]
     assert held_by(away, mixed, here) == [0, 1, 3]
     assert "none of the connected nodes will do (a: not among --on b)" in away[0].reason
+
+
+def test_a_job_in_the_memory_of_a_lost_node_has_no_share_of_the_others_though_they_read_its_checkpoints() -> None:
+    lab = lab_of("", gpus=4)
+    for name in "ab":
+        lab.tell(registration(name, 4, checkpoint_root_id="one"))
+    jobs = [lab.running(1, group="swapped", suspend=SuspendMode.SWAP) for _ in range(8)]
+    there = [job for job in jobs if job.attempts[-1].allocation.node_ids == ("b",)]
+    for job in there:
+        lab.tell(SuspendRequested(job.id))
+        lab.tell(AttemptSwapped(job.id, 1, 1, GIB, 1.0))
+    for job in jobs:
+        if job not in there:
+            lab.end(job, DONE)
+    lab.tell(NodeDisconnected(NodeId("b")))
+    lab.tell(NodeLost(NodeId("b"), 20.0))
+    for job in there:
+        lab.tell(ResumeRequested(job.id))
+    here = [lab.submit(1, group="here", suspend=SuspendMode.NONE) for _ in range(4)]
+    assert {job.state for job in here} == {JobState.STARTING}
+    assert "waiting for GPU b0 of node b" in there[0].reason
 
 
 # --- filling, elastic jobs, jobs without GPUs ---

@@ -4,19 +4,20 @@ from collections import Counter
 from functools import cached_property
 from unittest.mock import patch
 
+import pytest
 from ebbtide_core import events as e
+from ebbtide_core.admission.queues import demand_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import NO_NEEDS, Needs
 from ebbtide_core.model.settings import DEFAULT_POOL
 from ebbtide_core.model.spec import JobSpec
-from ebbtide_core.model.types import WHOLE, JobId, SuspendMode
+from ebbtide_core.model.types import WHOLE, JobId, NodeId, SuspendMode
 from ebbtide_core.planning.fair_share.claims import ShareClaim
-from ebbtide_core.planning.fair_share.granting import Granting
+from ebbtide_core.planning.fair_share.granting import Granting, could_run_now
 from ebbtide_core.planning.fair_share.groups import LOOK_AHEAD, WAITS, Groups, Kind, ShareGroup, share_of, stand_of
 from ebbtide_core.planning.policy import Policy
 from ebbtide_core.planning.preemption import nodes_of
 from ebbtide_core.policies import fair_share
-from ebbtide_core.resources.eligibility import could_run
 from ebbtide_core.snapshot import Plan, Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ class PlainGranting(Granting):
 
     def _claims(self) -> dict[Kind | str, ShareClaim]:
         self.no_demand.clear()
+        self.stuck.clear()
         for group in self.groups.groups.values():
             self.no_demand[group.key] = sum(job.gpus_max for _, job in group.jobs if not self.is_here(job))
         found = {group.key: self._claim(group) for group in self.groups.groups.values()}
@@ -38,7 +40,7 @@ class PlainGranting(Granting):
 
     def is_here(self, job: Job) -> bool:
         here = all(node in self.draft.snapshot.nodes for node in nodes_of(job))
-        return here and (job.queued is None or could_run(job, self.draft.snapshot.books))
+        return here and (job.queued is None or could_run_now(job, self.draft.snapshot.books))
 
 
 class PlainPass(fair_share._Pass):
@@ -79,7 +81,9 @@ def check_index(groups: Groups, jobs: list[Job]) -> None:
         if where == WAITS or len(group.jobs) == 1:
             sizes = first.gpus_min, first.gpus_max, share_of(first)
             behind = tuple((job.gpus_min, job.preemptible) for _, job in group.jobs[1 : 1 + LOOK_AHEAD])
-            alike = where, sizes, first.preemptible, behind, tuple(sorted(group.demand.items()))
+            alone = where == WAITS and len(group.jobs) == 1 and first.queued is not None
+            needs = demand_of(first) if alone and first.eligibility.constrained else ()
+            alike = where, sizes, first.preemptible, behind, needs, tuple(sorted(group.demand.items()))
             kinds.setdefault(alike, []).append((group.number, group))
     assert sorted(map(sorted, kinds.values())) == sorted(groups.kinds.values())
 
@@ -208,3 +212,25 @@ def test_users_who_ask_for_as_much_are_not_alike_if_only_one_has_a_smaller_job_b
     for user, size in [(ann, sizes[0]), (ann, sizes[0]), *[(bob, size) for size in sizes]]:
         histories.take(("submit", size, 0, user))
     assert [job.spec.gpus_min // WHOLE for job in histories.jobs if job.planned is not None] == [1]
+
+
+@pytest.mark.replaces
+def test_the_cost_of_a_pass_does_not_grow_with_the_jobs_that_no_node_in_service_could_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, claim = [0], Granting._claim
+
+    def counted(granting: Granting, group: ShareGroup) -> ShareClaim | None:
+        asked[0] += 1
+        return claim(granting, group)
+
+    monkeypatch.setattr(Granting, "_claim", counted)
+    lab = Lab("fair-share", "ab", 4, min_run_s="0")
+    lab.tell(e.NodeDrained(node=NodeId("b")))
+    for number in range(300):
+        spec = JobSpec(command=("x",), workdir="/", gpus_min=WHOLE, gpus_max=WHOLE, needs=Needs(on=("b",)))
+        lab.cluster.handle(e.JobSubmitted(JobId(f"b{number}"), spec, "ann", False), lab.now)
+    asked[0] = 0
+    here = lab.submit(1)
+    assert here.planned is not None
+    assert 0 < asked[0] < 10

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from ebbtide_core.estimates.outlook import OutlookSource
 from ebbtide_core.estimates.work import Assumptions, Speedup
-from ebbtide_core.events import CheckpointPublished, JobChanged, NodeDisconnected, NodeDrained, NodeLost
+from ebbtide_core.events import (
+    CheckpointPublished,
+    GpuHealthChanged,
+    JobChanged,
+    NodeDisconnected,
+    NodeDrained,
+    NodeLost,
+)
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import Needs
 from ebbtide_core.model.types import WHOLE, CheckpointFacts, JobState, Loan, NodeId, SuspendMode
@@ -18,7 +25,7 @@ from ebbtide_core.planning.tide import kept_room, victims
 from ebbtide_core.planning.tide.index import TideIndex
 from ebbtide_core.planning.tide.kept_room import MOST_COMPARED
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.policies.tide import MOST_LOOKED_AT
+from ebbtide_core.policies.tide import MOST_LOOKED_AT, MOST_REFUSED
 from ebbtide_core.resources.placing import Trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -516,16 +523,19 @@ def test_a_due_job_has_its_turn_though_all_that_runs_was_due_later_or_is_less_ur
     assert not any(job.attempts for job in small if job.submitted > large.submitted + 8 * 60)
 
 
-def test_a_job_that_is_done_before_kept_room_is_needed_has_it_though_a_longer_one_had_its_turn_first() -> None:
+@pytest.mark.parametrize("longer", [1, MOST_REFUSED])
+def test_a_job_that_is_done_before_kept_room_is_needed_has_it_though_longer_ones_had_their_turns_first(
+    longer: int,
+) -> None:
     lab = lab_of(gpus=4, bound="1")
     jobs = [lab.running(1, time_limit_s=4000.0, suspend=SuspendMode.NONE) for _ in range(4)]
     large = lab.submit(2, time_limit_s=1000.0)
     lab.wait(1100)
-    long = lab.submit(1, work_s=36_000.0, weight=10_000.0)
+    long = [lab.submit(1, work_s=36_000.0, weight=10_000.0) for _ in range(longer)]
     short = lab.submit(1, work_s=60.0)
     lab.end(jobs[0], DONE)
     assert "it is due, and gets room in about 48 min" in large.reason
-    assert (long.state, short.state) == (JobState.PENDING, JobState.STARTING)
+    assert ({job.state for job in long}, short.state) == ({JobState.PENDING}, JobState.STARTING)
 
 
 def test_no_job_that_was_due_later_takes_room_that_is_kept_for_one_that_was_due_before() -> None:
@@ -546,23 +556,29 @@ def test_no_job_that_was_due_later_takes_room_that_is_kept_for_one_that_was_due_
     assert (large.state, small.state) == (JobState.STARTING, JobState.PENDING)
 
 
-def test_what_due_jobs_have_beyond_their_smallest_size_or_out_of_service_keeps_no_other_from_its_turn() -> None:
-    for drained in (False, True):
-        lab = lab_of(nodes="ab", gpus=4, bound="1")
-        full = [lab.running(1, needs=Needs(on=(node,)), suspend=SuspendMode.NONE) for node in "aaaabbbb"]
-        first = lab.submit(1, 1 if drained else 4, needs=Needs(on=("b",)), work_s=1000.0)
-        lab.wait(1100)
-        for job in full[4 : 5 if drained else 8]:
-            lab.end(job, DONE)
-        lab.start(first)
-        lab.wait(100)
-        lab.settle()
-        assert len(gpus_of(first)) == (1 if drained else 4)
-        if drained:
+@pytest.mark.parametrize("surplus", ["more than its smallest size", "a drained node", "an unhealthy GPU"])
+def test_what_due_jobs_have_beyond_their_smallest_size_or_out_of_service_keeps_no_other_from_its_turn(
+    surplus: str,
+) -> None:
+    elastic = surplus == "more than its smallest size"
+    lab = lab_of(nodes="ab", gpus=4, bound="1")
+    full = [lab.running(1, needs=Needs(on=(node,)), suspend=SuspendMode.NONE) for node in "aaaabbbb"]
+    first = lab.submit(1, 4 if elastic else 1, needs=Needs(on=("b",)), work_s=1000.0)
+    lab.wait(1100)
+    for job in full[4 : 8 if elastic else 5]:
+        lab.end(job, DONE)
+    lab.start(first)
+    lab.wait(100)
+    lab.settle()
+    assert len(gpus_of(first)) == (4 if elastic else 1)
+    match surplus:
+        case "a drained node":
             lab.tell(NodeDrained(node=NodeId("b")))
-        second = lab.submit(1, needs=Needs(on=("a",)), work_s=600.0)
-        lab.wait(700)
-        assert "it is due" in second.reason
+        case "an unhealthy GPU":
+            lab.tell(GpuHealthChanged(NodeId("b"), first.attempts[-1].allocation.gpu_ids[0], healthy=False))
+    second = lab.submit(1, needs=Needs(on=("a",)), work_s=600.0)
+    lab.wait(700)
+    assert "it is due" in second.reason
 
 
 def test_the_bound_is_at_least_1() -> None:

@@ -1,8 +1,8 @@
 """Grants jobs their sizes, so that each group gets its share in whole jobs."""
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import islice, pairwise
@@ -23,7 +23,17 @@ from ebbtide_core.planning.fair_share.claims import (
     turn_of,
 )
 from ebbtide_core.planning.fair_share.fairness import LastingShares
-from ebbtide_core.planning.fair_share.groups import BOUND, LOOK_AHEAD, Groups, Kind, ShareGroup, faded, share_of
+from ebbtide_core.planning.fair_share.groups import (
+    BOUND,
+    LOOK_AHEAD,
+    Groups,
+    Kind,
+    ShareGroup,
+    bound_demand,
+    faded,
+    share_of,
+)
+from ebbtide_core.resources.books import Books
 from ebbtide_core.resources.eligibility import could_run
 
 
@@ -77,8 +87,11 @@ class Granting:
         self.groups: Groups = draft.snapshot.ranking
         nodes = draft.snapshot.nodes
         self.capacity = self.room = WHOLE * sum([len(node.slices) for node in nodes.values()])
-        self.away = _jobs_away(draft) | _jobs_stuck(draft)
+        self.away = _jobs_away(draft)
         """The jobs that are neither share nor demand: those on nodes that are away, and those that wait for such."""
+        self.stuck: set[Kind] = set()
+        """The kinds of groups whose only jobs wait so, which are many at times; these are not in ``away``."""
+        self._look_for_stuck()
         self.no_demand = Counter[str]()
         """What these jobs add to the demand of each group, in parts."""
         for job in self.away.values():
@@ -99,6 +112,24 @@ class Granting:
         """The sum of the weights of all groups."""
         self._lasting_shares: LastingShares | None = None
         self._grant_all([*self.claims.values()])
+
+    def _look_for_stuck(self) -> None:
+        """Find the waiting jobs that no node in service could run, and record why one of each demand waits."""
+        queue, books = self.draft.snapshot.queue, self.draft.snapshot.books
+        assert isinstance(queue, DemandQueue)
+        kinds = [entry for entry in queue.kinds() if entry[0].gpus_min] if books.usable else []
+        stuck = [(first, count) for first, count in kinds if not could_run_now(first, books)]
+        by_demand = defaultdict[Hashable, list[Kind]](list)
+        for kind, members in self.groups.kinds.items() if stuck else ():
+            if len((group := members[0][1]).jobs) == 1 and (demand := bound_demand(only_job(group))) is not None:
+                by_demand[demand].append(kind)
+        for first, count in stuck:
+            self.draft.wait(first)
+            alone = by_demand[bound_demand(first)]
+            if sum([len(self.groups.kinds[kind]) for kind in alone]) == count:
+                self.stuck.update(alone)
+            else:
+                self.away.update([(job.id, job) for job in queue.alike(first)])
 
     def _grant_all(self, claims: list[ShareClaim]) -> None:
         for claim in claims:
@@ -133,12 +164,15 @@ class Granting:
         if self.half_life_s is None:
             alone = {key: group for key in self.no_demand if (group := groups.groups[key]).kind is not None}
         else:
-            alone = {group.key: group for members in groups.kinds.values() for _, group in members}
+            kinds = [members for kind, members in groups.kinds.items() if kind not in self.stuck]
+            alone = {group.key: group for members in kinds for _, group in members}
         for group in [*groups.others.values(), *alone.values()]:
             if (claim := self._claim(group)) is not None:
                 claims[group.key] = claim
         mixed = {group.kind for group in alone.values()}
         for kind, members in groups.kinds.items():
+            if kind in self.stuck:
+                continue
             alike = members if kind not in mixed else [each for each in members if each[1].key not in alone]
             if alike and (claim := self._claim(alike[0][1])) is not None:
                 claim.count, claim.alike, claim.others = len(alike), alike, islice(alike, 1, None)
@@ -375,15 +409,12 @@ def _jobs_away(draft: Draft) -> dict[JobId, Job]:
     return {id: draft.snapshot.job(id) for node in nodes.values() if node.id not in usable for id in node.planned}
 
 
-def _jobs_stuck(draft: Draft) -> dict[JobId, Job]:
-    """Return the waiting jobs that no node in service could run, and record why one of each demand waits."""
-    queue, books, found = draft.snapshot.queue, draft.snapshot.books, dict[JobId, Job]()
-    assert isinstance(queue, DemandQueue)
-    for first, _ in queue.kinds() if books.usable else ():
-        if first.gpus_min and not could_run(first, books):
-            draft.wait(first)
-            found.update([(job.id, job) for job in queue.alike(first)])
-    return found
+def could_run_now(job: Job, books: Books) -> bool:
+    """Return whether nodes in service could run ``job``, which waits; in host memory, it waits for its own GPUs."""
+    if (own := job.pinned_allocation) is None:
+        return could_run(job, books)
+    here = [(piece, books.usable[piece.node].slices) for piece in own.nodes if piece.node in books.usable]
+    return len(here) == len(own.nodes) and all(gpu.gpu in slices for piece, slices in here for gpu in piece.gpus)
 
 
 def _when(entry: tuple[Turn, *tuple[object, ...]]) -> Turn:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Final, Literal, NamedTuple
 
+from ebbtide_core.admission.queues import demand_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.planning.staying import LatelyResumed
@@ -20,7 +21,8 @@ Stand = tuple[int, float, int]
 Kind = tuple[Hashable, ...]
 """All that decides the share of a group and which of its jobs comes first, except its age; kinds are treated alike.
 
-The groups without room have kinds, and so have those whose only job has room.
+The groups without room have kinds, and so have those whose only job has room. If the only job waits and needs certain
+nodes, its `bound_demand` is in the kind, so that no node in service could run any of these if that is so for one.
 """
 LOOK_AHEAD: Final = 32
 """How many jobs of its group may stand behind a job that is too large, for one of them to pass it."""
@@ -71,8 +73,9 @@ class RecentUsage:
 class Groups:
     """All groups with active jobs, and the past use of all users.
 
-    The index is derived event by event, so a master that folds its journal derives the same one. ``most_of_use``
-    returns the largest size of use to a job, in parts, by what is known at an event about it.
+    The index is derived event by event, so a master that folds its journal derives the same one, but for the demand of
+    elastic jobs: ``most_of_use`` returns the largest size of use to a job, in parts, by what is known at the last event
+    about it, and reports of progress are not in the journal.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class Groups:
         stand = stand_of(job)
         entry = None
         if stand is not None:
-            entry = _Entry(stand, job.gpus_min, share_of(job), self._most_of_use(job), job.weight)
+            entry = _Entry(stand, job.gpus_min, share_of(job), self._most_of_use(job), job.weight, bound_demand(job))
         known = self._known.get(job.id)
         if entry == known:
             return
@@ -165,7 +168,8 @@ class Groups:
         else:
             sizes = first.gpus_min, share_of(first), first.gpus_max
             behind = tuple([(job.gpus_min, job.preemptible) for _, job in islice(group.jobs, 1, LOOK_AHEAD + 1)])
-            group.kind = (where, *sizes, first.preemptible, behind, *sorted(group.demand.items()))
+            alone = bound_demand(first) if len(group.jobs) == 1 else None
+            group.kind = (where, *sizes, first.preemptible, behind, alone, *sorted(group.demand.items()))
             insort(self.kinds.setdefault(group.kind, []), (group.number, group))
 
     def _remember(self, job: Job, half_life_s: float) -> None:
@@ -180,6 +184,15 @@ class Groups:
             past.had(attempt.allocation.share / WHOLE, attempt.placed, attempt.end.at, half_life_s)
 
 
+def bound_demand(job: Job) -> Hashable:
+    """Return the demand of ``job``, and whether it is preemptible, if it waits in the queue and needs certain nodes.
+
+    Else return None.
+    """
+    waits = job.planned is None and job.holding is None
+    return (demand_of(job), job.preemptible) if waits and job.eligibility.constrained else None
+
+
 class _Entry(NamedTuple):
     """What the index knows of a job, with sizes in parts: its smallest one, its room, and its ``demand``."""
 
@@ -188,6 +201,7 @@ class _Entry(NamedTuple):
     room: int
     demand: int
     weight: float
+    bound_demand: Hashable
 
 
 def share_of(job: Job) -> int:
