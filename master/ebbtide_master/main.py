@@ -59,7 +59,7 @@ EXIT_USAGE: Final = 2
 EXIT_BROKEN: Final = 70
 LAST_WORDS_S: Final = 0.5
 WRONG_PAUSE_S: Final = 2.0
-"""Seconds for which a standby whose configuration is wrong leaves the lead to others before it waits for it again."""
+"""Seconds after which a standby looks again whether its configuration is right."""
 
 log = logging.getLogger(__name__)
 
@@ -143,10 +143,12 @@ def _open(options: MasterOptions) -> tuple[Store, Config]:
         raise StartError(message, EXIT_USAGE)
     while True:
         store = _open_store(options, config)
-        if (current := _if_right(options)) is not None:
+        try:
+            current = _checked(options)
             break
-        store.close()
-        time.sleep(WRONG_PAUSE_S)
+        except StartError:
+            store.close()
+            _wait_until_right(options)
     try:
         if current.journal.store != config.journal.store:
             where = f"{options.config or options.home / CONFIG_NAME}: journal.store"
@@ -168,13 +170,21 @@ def _open_store(options: MasterOptions, config: Config) -> Store:
         raise StartError(f"{error}{advice(options.home)}", EXIT_FAILED) from None
 
 
-def _if_right(options: MasterOptions) -> Config | None:
-    """Return the configuration, or say what is wrong with it and return None."""
-    try:
-        return _checked(options)
-    except StartError as error:
-        log.error("configuration=wrong leads=no %s", error)
-        return None
+def _wait_until_right(options: MasterOptions) -> None:
+    """Wait until the configuration is right, and log what is wrong with it; others may lead meanwhile.
+
+    The journal stays closed, because each lead counts the epoch up.
+    """
+    said = ""
+    while True:
+        try:
+            _checked(options)
+            return
+        except StartError as error:
+            if str(error) != said:
+                said = str(error)
+                log.error("configuration=wrong leads=no %s", said)
+        time.sleep(WRONG_PAUSE_S)
 
 
 def _checked(options: MasterOptions) -> Config:

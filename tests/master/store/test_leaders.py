@@ -97,7 +97,9 @@ def test_a_standby_leads_with_the_configuration_as_it_is_when_it_takes_over(star
         ("[pools.default]\npolicy = 'best'\n", "pools.default.policy: "),
     ],
 )
-def test_a_standby_does_not_lead_while_its_configuration_is_wrong(start: Start, text: str, words: str) -> None:
+def test_a_standby_does_not_lead_while_its_configuration_is_wrong(
+    start: Start, url: str, text: str, words: str
+) -> None:
     first = start("a")
     first.ready()
     second = start("b")
@@ -105,7 +107,11 @@ def test_a_standby_does_not_lead_while_its_configuration_is_wrong(start: Start, 
     (file := second.home / "ebbtide.toml").write_text(text)
     first.popen.kill()
     second.says(f"configuration=wrong leads=no {file}: {words}")
-    assert not second.leads
+    epoch = rows(url, "SELECT epoch FROM ebbtide.leader")
+    for name in ("one", "another"):  # each is looked at anew
+        file.write_text(f"[quotas.default]\nqueued = '{name}'\n")
+        second.says(f"configuration=wrong leads=no {file}: quotas.default.queued: '{name}'")
+    assert (second.leads, rows(url, "SELECT epoch FROM ebbtide.leader")) == (False, epoch)
     file.unlink()
     second.ready()
     assert "Traceback" not in second.said()
