@@ -221,6 +221,23 @@ def test_who_resumes_a_supply_has_it_forget_what_its_nodes_had(home: Path, needy
     assert counted_on(counted, needy, supplier, up(0, A_GPU), up(1, A_GPU)) == (2, 2)
 
 
+@pytest.mark.parametrize("poor", [(), (up(1, A_GPU),)], ids=["good nodes only", "and one poor one"])
+def test_who_resumes_a_supply_has_it_forget_nothing_about_good_nodes(
+    home: Path, needy: NeedyMaster, poor: tuple[client_pb2.Node, ...]
+) -> None:
+    counted = Counted(home, needy, 4)
+    supplier = counted.supplier()
+    of_a_model = agent_pb2.GpuInfo(model="H100", mem_bytes=1 << 36, healthy=True)
+    for left in ((up(0, of_a_model, of_a_model), *poor), ()):
+        counted_on(counted, needy, supplier, *left)
+        counted.folder.wish(do="resume")
+        counted_on(counted, needy, supplier, *left)
+        assert [gpu.model for gpu in needy.sent("CountDemand")[-1].like.gpus] == ["H100", "H100"]
+    later = agent_pb2.GpuInfo(model="B200", mem_bytes=1 << 37, healthy=True)
+    counted_on(counted, needy, supplier, up(2, later, later))
+    assert {gpu.model for gpu in needy.sent("CountDemand")[-1].like.gpus} == {"B200"}, "it was asked for before"
+
+
 @pytest.mark.parametrize(("wanted", "cpus"), [(0, 3.0), (2, MAX_CPUS)])
 def test_a_node_without_gpus_is_known_for_what_it_has_only_if_none_were_asked_for(
     home: Path, needy: NeedyMaster, wanted: int, cpus: float

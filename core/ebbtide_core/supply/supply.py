@@ -38,7 +38,7 @@ LONGEST_PAUSE_S: Final = 1800.0
 REMEMBERED: Final = 50
 """Ended loans that are kept to be shown, beside those whose nodes the master still lists."""
 _FORGOTTEN: Final = "forgotten"
-"""The description of loans that say nothing about others; no mark is like it."""
+"""The description of loans that say nothing about others any more; no mark is like it."""
 
 
 class LoanPhase(Enum):
@@ -223,12 +223,15 @@ class NodeSupply:
         return found
 
     def resume(self) -> None:
-        """Ask for loans again, also after failures; what nodes had that came until now counts no more."""
+        """Ask for loans again, also after failures; what poor nodes had that came until now counts no more."""
         self.paused = False
         self.failures, self.not_before, self.trouble = 0, 0.0, ""
-        self.known = {}
-        for loan in self.loans.values():
-            loan.described = _FORGOTTEN
+        seen = [loan for loan in self.loans.values() if loan.described == self.described and loan.poor is not None]
+        if all(loan.poor for loan in seen[-2:]):
+            self.known = {}
+        for loan in seen:
+            if loan.poor:
+                loan.described = _FORGOTTEN
 
     def unfinished(self) -> list[BorrowedNode]:
         """Return the loans that have not ended, the oldest first."""
