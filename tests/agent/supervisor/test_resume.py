@@ -211,8 +211,9 @@ def test_too_many_files_for_a_checkpoint_are_read_at_no_launch(shared, monkeypat
     checkpoints.seal(older, job_id="17", attempt=1, complete=True)
     newer = shared.save(2)
     for number in range(20):
-        (newer / f"shard-{number}").touch()
-    monkeypatch.setattr(manifests, "MANIFEST_BYTES", 2_000)
+        (newer / f"shard-{number}").write_bytes(bytes(10**number if number < 6 else number))
+    files = [asdict(checkpoints.File(path.name, path.stat().st_size, "0" * 64)) for path in newer.iterdir()]
+    monkeypatch.setattr(manifests, "MANIFEST_BYTES", len(json.dumps(files)[1:-1]) - 1)
     monkeypatch.setattr(checkpoints, "_record_file", Mock(side_effect=checkpoints._record_file))
     assert [shared.resumed(attempt) for attempt in (3, 4, 5)] == [older] * 3
     assert checkpoints._record_file.call_count == 0
