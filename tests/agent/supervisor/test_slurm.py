@@ -281,7 +281,7 @@ def test_a_signal_to_srun_that_waits_for_gpus_reaches_its_tasks(disk):
 
 
 def test_a_signal_to_srun_that_waits_for_gpus_reaches_the_tasks_that_run_elsewhere_at_once(disk):
-    nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk), "CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"}
+    nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk), "CUDA_VISIBLE_DEVICES": "0,1,2"}
     task = f"trap 'exit 5' USR1; touch {disk}/ready-$SLURM_PROCID; while :; do sleep 0.02; done"
     for folder in ("here", "there"):
         (disk / folder).mkdir()
@@ -293,8 +293,8 @@ def test_a_signal_to_srun_that_waits_for_gpus_reaches_the_tasks_that_run_elsewhe
         for taken in (one, other):
             fcntl.flock(taken, fcntl.LOCK_EX)
         job = nodes | {"EBB_SOCKET": str(disk / "here/job.sock")}
-        with srun("-n2", "--gpus-per-node=1", "sh", "-c", task, **job) as first:
-            while not (disk / "ready-1").exists():
+        with srun("-n2", "--gpus-per-node=2", "sh", "-c", task, **job) as first:
+            while not ((disk / "ready-1").exists() and (disk / "here/gpu-2.lock").exists()):  # it has looked for GPUs
                 assert first.poll() is None
             first.send_signal(signal.SIGUSR1)
             while not (disk / "0.1.exit").exists():
