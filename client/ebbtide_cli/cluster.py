@@ -164,11 +164,12 @@ def bring_down(home: Home, *, kill: bool, line: StatusLine) -> list[str]:
     for node, agent in home.own_agents().items():
         stop_process(f"the agent of node {node}", agent)
         stopped.append(f"node {node}")
+    supervisors = list(home.own_supervisors())  # whose they are is told by the record that the master takes along
     if master := home.master():
         stop_process("the master", master)
         stopped.append("master")
     home.quiesced_record.unlink(missing_ok=True)
-    if left := [str(process.pid) for process in home.own_supervisors()]:
+    if left := [str(process.pid) for process in supervisors if process.is_alive()]:
         raise Failure(f"{plural(len(left), 'attempt')} could not be ended: supervisor pid {', '.join(left)}")
     return stopped
 

@@ -75,13 +75,17 @@ class Home(NamedTuple):
         return self._joining(node)[0]
 
     def elsewhere(self, node: str) -> str:
-        """Return the address at which ``node`` joined another cluster than this home's; empty if it is of this one."""
+        """Return the address at which ``node`` joined another cluster than this home's; empty if it is of this one.
+
+        All masters of one cluster share its authority, so a home with that leads the cluster only if its master serves
+        or died while it did. Where a standby or nothing but a copy of the authority is, the cluster is another home's.
+        """
         address, ca = self._joining(node)
         try:
             own = self.authority.read_text()
         except (OSError, ValueError):
             own = ""
-        return address if not own or ca != own else ""
+        return address if not own or ca != own or not self.master_record.exists() else ""
 
     def _joining(self, node: str) -> tuple[str, str]:
         """Return the address that ``node`` joined, and the certificate of that cluster's authority."""

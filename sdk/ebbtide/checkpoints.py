@@ -380,10 +380,10 @@ def _record(root: Path, ignore: tuple[str, ...] = ()) -> Content:
     Raises OSError, before any file is read, if there are too many of them for a manifest.
     """
     manifests.check_room(
-        folder.below(name)
+        (folder.below(name), status.st_size)
         for folder in _folders(root, ignore)
         for name in folder.files
-        if stat.S_ISREG(_mode(folder, name))
+        if stat.S_ISREG((status := _status(folder, name)).st_mode)
     )
     files, links, folders = list[File](), list[tuple[str, str]](), list[str]()
     for folder in _folders(root, ignore):
@@ -391,7 +391,7 @@ def _record(root: Path, ignore: tuple[str, ...] = ()) -> Content:
             os.fsync(folder.descriptor)
         before = len(files)
         for name in folder.files:
-            mode = _mode(folder, name)
+            mode = _status(folder, name).st_mode
             if stat.S_ISREG(mode):
                 files.append(_record_file(root, folder, name))
             elif stat.S_ISLNK(mode):
@@ -412,8 +412,8 @@ def _folders(root: Path, ignore: tuple[str, ...]) -> Iterator[trees.Folder]:
         yield folder
 
 
-def _mode(folder: trees.Folder, name: str) -> int:
-    return os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
+def _status(folder: trees.Folder, name: str) -> os.stat_result:
+    return os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
 
 
 def _record_file(root: Path, folder: trees.Folder, name: str) -> File:

@@ -67,8 +67,9 @@ class Manifest:
         return self.content.files
 
 
-# What a manifest needs at least for a file, beside its path.
-_REST_OF_FILE_BYTES = len(json.dumps(asdict(File("", 0, "0" * 64)))) - len(json.dumps(""))
+# What a manifest needs for a file, beside its path and its size, and between two of them.
+_REST_OF_FILE_BYTES = len(json.dumps(asdict(File("", 0, "0" * 64)))) - len(json.dumps("")) - len("0")
+_SEPARATOR = ", "
 
 
 def describe(
@@ -107,12 +108,12 @@ def encoded(manifest: dict[str, Any]) -> bytes:
     raise _too_large(len(manifest["files"]), len(content))
 
 
-def check_room(paths: Iterable[str]) -> None:
-    """Raise OSError if no manifest of files with these paths could be read, whatever is in them."""
-    files = size = 0
-    for path in paths:
+def check_room(sizes: Iterable[tuple[str, int]]) -> None:
+    """Raise OSError if no manifest of files with these paths and sizes could be read, whatever is in them."""
+    files, size = 0, -len(_SEPARATOR)
+    for path, length in sizes:
         files += 1
-        size += len(json.dumps(path)) + _REST_OF_FILE_BYTES
+        size += len(json.dumps(path)) + _REST_OF_FILE_BYTES + len(str(length)) + len(_SEPARATOR)
     if size > MANIFEST_BYTES:
         raise _too_large(files, size)
 

@@ -110,9 +110,10 @@ class _Cursor:
         """Go down into this directory; return False if it is gone and `missing_ok`. Raises OSError."""
         try:
             below = os.open(name, _FLAGS, dir_fd=self.descriptor)
-        except FileNotFoundError:
-            if missing_ok:
+        except OSError as error:
+            if missing_ok and isinstance(error, FileNotFoundError):
                 return False
+            error.filename = os.path.join(self.root, *self.names, name)
             raise
         self._above.append(_identity(self.descriptor))
         self.names.append(name)

@@ -328,11 +328,32 @@ def test_a_node_that_has_joined_this_cluster_at_an_address_goes_down_with_it(ebb
         try:
             assert [supervisor.pid for supervisor in local.own_supervisors()] == [process.pid]
             record.rename(node / "agent.json")
-            down = ebb_process("down", "--json")
+            down = ebb_process("down")
             assert process.wait(60) == -signal.SIGTERM
         finally:
             process.kill()
-    assert (down.code, down.json["stopped"], down.err) == (0, ["node ws1", "node ws2", "master"], "")
+    told = "Stopped: node ws1, node ws2, master. 'ebb up' resumes the jobs, 'ebb agent --name ws2' starts node ws2.\n"
+    assert (down.code, down.out, down.err) == (0, told, "")
+
+
+def test_a_node_beside_a_copy_of_its_clusters_authority_goes_on_where_no_master_of_this_home_serves(ebb_process, local):
+    """All master machines have the authority, and `ebb down` on that of a standby stopped the leader's node."""
+    node = local.root / "nodes" / "ws2"
+    (node / "attempts" / "17.1").mkdir(parents=True)
+    (node / "tls").mkdir()
+    (node / "tls" / "joined.json").write_text('{"address": "m1:7078,m2:7078", "ca": "ours"}')
+    local.authority.parent.mkdir()
+    local.authority.write_text("ours")
+    with subprocess.Popen(["sleep", "600"], env={}) as process:
+        for record in (node / "agent.json", node / "attempts/17.1/supervisor.json"):
+            record.write_text(json.dumps(Identity.of(process.pid).to_json()))
+        try:
+            down = ebb_process("down")
+            assert process.poll() is None
+        finally:
+            process.kill()
+    assert (down.code, down.out) == (0, f"Nothing else is running in {local.root}.\n")
+    assert down.err.startswith("ebb: down: node ws2 goes on, as it has joined the cluster at m1:7078,m2:7078: ")
 
 
 def test_how_long_logs_and_checkpoints_are_kept_is_told_to_the_agent_and_remembered(home, ebb, monkeypatch):

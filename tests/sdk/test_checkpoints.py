@@ -403,7 +403,7 @@ def test_the_room_that_a_manifest_needs_at_least_is_never_more_than_it_takes(
 ) -> None:
     published = publish(tmp_path, 1, 10)
     monkeypatch.setattr(manifests, "MANIFEST_BYTES", (published.path / "MANIFEST.json").stat().st_size)
-    manifests.check_room(file.path for file in checkpoints.listed(published.path))
+    manifests.check_room((file.path, file.bytes) for file in checkpoints.listed(published.path))
 
 
 def test_a_copy_syncs_a_folder_once_however_many_links_are_in_it(

@@ -174,14 +174,16 @@ def run_everywhere(step: Step) -> int:
     others = [rank for rank in step["shares"] if rank != here]
     number_of_step = announce(step) if others else own_count()
     running: dict[int, int] = {}
-    pass_on(running, number_of_step if others else None)
-    code = run_here(step, here, number_of_step, running) if here in step["shares"] else 0
+    early: set[int] = set()
+    pass_on(running, early, number_of_step if others else None)
+    code = run_here(step, here, number_of_step, running, early) if here in step["shares"] else 0
     return max([code, *(answer(number_of_step, rank) for rank in others)])
 
 
-def pass_on(running: dict[int, int], index: int | None) -> None:
+def pass_on(running: dict[int, int], early: set[int], index: int | None) -> None:
     """Forward every signal to the tasks on this node, and on the other nodes of step `index` if it is given.
 
+    Those that come before this node has tasks are added to `early`, because it may have to wait for GPUs.
     The stop signal does not come this way: the search for processes that handle it looks past one of this name.
     """
     with open("/proc/self/comm", "w") as file:
@@ -189,6 +191,8 @@ def pass_on(running: dict[int, int], index: int | None) -> None:
     times: dict[int, int] = dict.fromkeys(STOP_SIGNALS, 0)
 
     def forward(signum: int, _: object) -> None:
+        if not running:
+            early.add(signum)
         for pid in list(running):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)
@@ -321,8 +325,9 @@ def report(step: Step, rank: str, index: int) -> None:
     code = USAGE
     try:
         running: dict[int, int] = {}
-        pass_on(running, None)
-        code = run_here(step, rank, index, running)
+        early: set[int] = set()
+        pass_on(running, early, None)
+        code = run_here(step, rank, index, running, early)
     finally:
         path = os.path.join(os.environ["EBB_SLURM_STEPS"], f"{index}.{rank}.exit")
         insist(lambda: write(path, str(code)))
@@ -336,17 +341,20 @@ def bury(steps: dict[int, int]) -> None:
             del steps[index]
 
 
-def run_here(step: Step, rank: str, index: int, running: dict[int, int]) -> int:
-    """Run this node's tasks, and return their highest exit code."""
+def run_here(step: Step, rank: str, index: int, running: dict[int, int], early: set[int]) -> int:
+    """Run this node's tasks, and return their highest exit code; signals that came `early` reach them, too."""
     first, count = step["shares"][rank]
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are for all tasks, so none comes before the last
     gpus = leased(step["gpus"])
     sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are for all tasks, so none comes between two
     for local in range(count):
         pid = os.fork()
         if pid == 0:
             become(step, task_environment(step, rank, first + local, local, index, gpus))
         running[pid] = local
+    for pid in running:
+        for signum in early:
+            os.kill(pid, signum)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     worst = 0
     while running:

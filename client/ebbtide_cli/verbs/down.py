@@ -2,7 +2,7 @@
 
 import click
 
-from ebbtide_cli.cluster import bring_down, exclusive
+from ebbtide_cli.cluster import LocalSettings, bring_down, exclusive
 from ebbtide_cli.commands.verb import examples, json_option
 from ebbtide_cli.errors import INTERRUPTED, Failure
 from ebbtide_cli.home import Home
@@ -31,6 +31,14 @@ def command(now: bool, as_json: bool) -> None:
     if as_json:
         print_json({"home": str(home.root), "stopped": stopped})
     elif stopped:
-        print(f"Stopped: {', '.join(stopped)}. 'ebb up' resumes the jobs.")
+        print(f"Stopped: {', '.join(stopped)}. 'ebb up' resumes the jobs{_of_other_nodes(home, stopped)}.")
     else:
         print(f"Nothing{' else' if others else ''} is running in {home.root}.")
+
+
+def _of_other_nodes(home: Home, stopped: list[str]) -> str:
+    """Name those of the stopped nodes that 'ebb up' does not start; empty if there is none."""
+    settings = LocalSettings.remembered(home)
+    nodes = [part.removeprefix("node ") for part in stopped if part.startswith("node ")]
+    others = [node for node in nodes if settings and node != settings.node]
+    return "".join(f", 'ebb agent --name {node}' starts node {node}" for node in others)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import stat
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -140,13 +141,14 @@ def test_what_lies_after_a_directory_that_cannot_be_listed_is_sealed_in_the_end(
     assert shared.resumed(6) == saved
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC])
-def test_what_cannot_be_sealed_just_now_is_passed_over_only_after_three_launches(shared, monkeypatch, code):
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize("broken", ["attempt-2/.MANIFEST.json", "weights"])
+def test_what_cannot_be_sealed_just_now_is_passed_over_only_after_three_launches(shared, monkeypatch, broken, code):
     older = shared.save(1)
     checkpoints.seal(older, job_id="17", attempt=1, complete=True)
     newer = shared.save(2)
     with monkeypatch.context() as for_long:
-        break_files(for_long, "attempt-2/.MANIFEST.json", code)
+        break_files(for_long, broken, code, unless="attempt-1")
         for attempt in (3, 4, 5):
             with pytest.raises(Refused, match="attempt-2"):
                 shared.prepared(attempt)
@@ -156,14 +158,18 @@ def test_what_cannot_be_sealed_just_now_is_passed_over_only_after_three_launches
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM])
-def test_what_may_never_be_sealed_is_not_waited_for_and_what_is_known_of_it_is_kept(shared, monkeypatch, code):
+def test_what_may_never_be_sealed_is_not_waited_for_and_what_is_known_of_it_is_kept(shared, monkeypatch, capfd, code):
     older = shared.save(1)
     checkpoints.seal(older, job_id="17", attempt=1, complete=True)
     newer = shared.save(2)
     settling.note(shared.intent(2), LeftFiles(2, complete=True))
     with monkeypatch.context() as for_long:
         break_files(for_long, "weights", code, unless="attempt-1")
+        keep_to_its_owner(for_long, newer / "weights")
         assert shared.resumed(3) == older
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith("event=not-sealed job=17 attempt=2 reason=")
+    assert str(newer / "weights") in line
     assert shared.resumed(4) == newer
     assert checkpoints.verify(newer).complete
 
@@ -211,8 +217,9 @@ def test_too_many_files_for_a_checkpoint_are_read_at_no_launch(shared, monkeypat
     checkpoints.seal(older, job_id="17", attempt=1, complete=True)
     newer = shared.save(2)
     for number in range(20):
-        (newer / f"shard-{number}").touch()
-    monkeypatch.setattr(manifests, "MANIFEST_BYTES", 2_000)
+        (newer / f"shard-{number}").write_bytes(bytes(10**number if number < 6 else number))
+    files = [asdict(checkpoints.File(path.name, path.stat().st_size, "0" * 64)) for path in newer.iterdir()]
+    monkeypatch.setattr(manifests, "MANIFEST_BYTES", len(json.dumps(files)[1:-1]) - 1)
     monkeypatch.setattr(checkpoints, "_record_file", Mock(side_effect=checkpoints._record_file))
     assert [shared.resumed(attempt) for attempt in (3, 4, 5)] == [older] * 3
     assert checkpoints._record_file.call_count == 0
@@ -234,6 +241,19 @@ def break_files(monkeypatch, name, code, unless="\0"):
 
     monkeypatch.setattr(os, "open", broken_open)
     monkeypatch.setattr(os, "scandir", broken_scandir)
+
+
+def keep_to_its_owner(monkeypatch, path):
+    """However the file is looked at by this path, it belongs to another account, which lets nobody else read it."""
+    real_lstat = os.lstat
+
+    def foreign(looked_at, **options):
+        status = real_lstat(looked_at, **options)
+        if str(looked_at) != str(path):
+            return status
+        return os.stat_result((stat.S_IFREG | 0o600, *status[1:4], os.geteuid() + 1, *status[5:]))
+
+    monkeypatch.setattr(os, "lstat", foreign)
 
 
 class SharedJob:

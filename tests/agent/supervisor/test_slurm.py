@@ -280,6 +280,33 @@ def test_a_signal_to_srun_that_waits_for_gpus_reaches_its_tasks(disk):
         assert process.wait() == 128 + signal.SIGUSR1
 
 
+def test_a_signal_to_srun_that_waits_for_gpus_reaches_the_tasks_that_run_elsewhere_at_once(disk):
+    nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk), "CUDA_VISIBLE_DEVICES": "0,1,2"}
+    task = f"trap 'exit 5' USR1; touch {disk}/ready-$SLURM_PROCID; while :; do sleep 0.02; done"
+    for folder in ("here", "there"):
+        (disk / folder).mkdir()
+    with (
+        srun("--follow", **nodes, SLURM_NODEID="1", EBB_SOCKET=str(disk / "there/job.sock")) as later,
+        open(disk / "here/gpu-0.lock", "w") as one,
+        open(disk / "here/gpu-1.lock", "w") as other,
+    ):
+        for taken in (one, other):
+            fcntl.flock(taken, fcntl.LOCK_EX)
+        job = nodes | {"EBB_SOCKET": str(disk / "here/job.sock")}
+        with srun("-n2", "--gpus-per-node=2", "sh", "-c", task, **job) as first:
+            while not ((disk / "ready-1").exists() and (disk / "here/gpu-2.lock").exists()):  # it has looked for GPUs
+                assert first.poll() is None
+            first.send_signal(signal.SIGUSR1)
+            while not (disk / "0.1.exit").exists():
+                assert first.poll() is None
+            assert ((disk / "0.1.exit").read_text(), (disk / "ready-0").exists()) == ("5", False)
+            for taken in (one, other):
+                taken.close()
+            assert first.wait() in (5, 128 + signal.SIGUSR1)  # the shell on this node may not have come to its trap
+        (disk / slurm.END).touch()
+        assert later.wait() == 0
+
+
 def test_a_signal_that_a_later_node_sees_before_its_step_reaches_the_step(disk):
     nodes = {"SLURM_JOB_NODELIST": "a,b", "EBB_SLURM_STEPS": str(disk)}
     with srun("--follow", **nodes, SLURM_NODEID="1") as later:

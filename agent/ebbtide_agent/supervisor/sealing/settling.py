@@ -28,8 +28,6 @@ from ebbtide_agent.supervisor.status import PublishedCheckpoint, WireCheckpointe
 
 # The largest note beside an attempt's directory that is read, in bytes.
 _NOTE_BYTES: Final = 1024 * 1024
-# Why files cannot be sealed by this account at any later launch either.
-_LASTING: Final = frozenset({errno.EACCES, errno.EPERM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +84,7 @@ def settle(
             sealed = seal(attempt.job_dir, attempt.job_id, remains, before, vouched=conduct.vouches)
         except OSError as error:  # e.g. the disk is full: the next attempt tries it again
             unsealed = True
-            with suppress(OSError):  # this process has the agent's own stderr, which may be gone
-                job = f"job={attempt.job_id} attempt={attempt.attempt}"
-                sys.stderr.write(f"event=not-sealed {job} reason={str(error)!r}\n")
+            _log_not_sealed(attempt.job_id, attempt.attempt, error)
     cut = frozenset(remains.cut_short)
     over = sealed is not None and sealed.cut_short and checkpoints.any_complete(attempt.job_dir, attempt.attempt)
     judged = evidence.judge(attempt.checkpoint_dir, before, sealed, conduct, cut_short=cut, passed_over=over)
@@ -105,6 +101,11 @@ def settle_lost(job_dir: str, job_id: str, node_rank: int, remains: dict[str, An
     if newest is None or newest.attempt != left.attempt:
         return asdict(SavedState())
     return asdict(SavedState(PublishedCheckpoint(newest.step or 0, newest.bytes, str(newest.path), True)))
+
+
+def _log_not_sealed(job_id: str, attempt: int, reason: Exception) -> None:
+    with suppress(OSError):  # this process has the agent's own stderr, which may be gone
+        sys.stderr.write(f"event=not-sealed job={job_id} attempt={attempt} reason={str(reason)!r}\n")
 
 
 def _end_steps(folder: Path) -> None:
@@ -160,8 +161,8 @@ def seal_earlier(attempt: AttemptOnNode, noted: list[LeftFiles], *, skips_unread
 
     Call it on the attempt's first node, when it is certain that no earlier attempt runs. Return the numbers of the
     noted attempts for which that is done. Raises OSError that names a file for what cannot be sealed for a reason that
-    may pass, such as a full disk, unless `skips_unreadable`; want of permission, as on files of a container's root,
-    does not pass.
+    may pass, such as a full disk, unless `skips_unreadable`. Files that their owner keeps to themself, such as those of
+    a container's root, are not waited for.
     """
     known = {left.attempt: left for left in noted}
     left_over = checkpoints.unsealed(attempt.job_dir, attempt.attempt, skips_unreadable=skips_unreadable)
@@ -173,10 +174,22 @@ def seal_earlier(attempt: AttemptOnNode, noted: list[LeftFiles], *, skips_unread
         except OSError as error:
             named = error.filename if isinstance(error.filename, str) else ""
             reason = manifests.unreadable(attempt.job_dir / f"attempt-{number}" / named, error)
-            if isinstance(reason, OSError) and reason.errno not in _LASTING and not skips_unreadable:
+            if isinstance(reason, OSError) and not _is_lasting(reason) and not skips_unreadable:
                 raise reason from error
+            _log_not_sealed(attempt.job_id, number, reason)
             failed.add(number)
     return [number for number in known if number not in failed]
+
+
+def _is_lasting(error: OSError) -> bool:
+    """Whether it is a file that this account can read on no node; a group that it lacks may be missing only here."""
+    if error.errno not in (errno.EACCES, errno.EPERM):
+        return False
+    try:
+        status = os.lstat(error.filename)
+    except OSError:
+        return False
+    return status.st_uid != os.geteuid() and not status.st_mode & 0o044
 
 
 def _noted_beside(job_dir: Path, number: int) -> LeftFiles:
