@@ -64,13 +64,14 @@ def settle_claims(pool: PoolState) -> Iterator[Event]:
 def bring_back(pool: PoolState, now: float) -> Iterator[Event]:
     """Start jobs in the memory of drained nodes again on their own GPUs, once those are free, until the deadline.
 
-    Such a job can go on nowhere else, and policies plan nothing on a drained node; their order of jobs holds here, too.
+    Such a job can go on nowhere else, and policies plan nothing on a drained node. The order of their queue holds here,
+    too; what a policy ranks apart from its queue (`FairShare`, `RigidShortest`) comes by arrival.
     """
     for node in pool.books.drained.values():
         if not node.kept or not node.takes_back(now):
             continue
-        queued = [(job.queued, job.sequence, job) for id in node.kept if (job := pool.jobs[id]).queued is not None]
-        for _, _, job in sorted(queued):
+        queued = [job for id in node.kept if (job := pool.jobs[id]).queued is not None]
+        for job in sorted(queued, key=pool.queue.place):
             own = job.pinned_allocation
             if own is None or not job.off_gpu:
                 continue

@@ -165,7 +165,8 @@ def reconstruct(lines: Iterable[RecordedEvent], span: JournalSpan = WHOLE_JOURNA
     if not known:
         raise WorkloadError("the journal has no nodes: nothing could run")
     nodes = tuple(_node(node.facts) for node in state.nodes.values() if not node.has_ended(end))
-    began = max(span.since, min(job.submitted for job in there))
+    # A job was placed before it was submitted if the clock was ahead then, and is set back since.
+    began = max(span.since, min(min([job.submitted, *[attempt.placed for attempt in job.attempts]]) for job in there))
     ran = [job for job in there if any(_ran(attempt, began, end) for attempt in job.attempts)]
     never = len(there) - len(ran)
     jobs = sorted((_sim_job(job, folded, began) for job in ran), key=lambda job: job.submit_s)
@@ -262,6 +263,10 @@ class _Stretches:
         if number and job not in self.begun:
             self.begun[job] = number, time
 
+    def set_back(self, now: float, by_s: float) -> None:
+        """Correct, as the cluster does, what began by a clock that was ahead, set back by ``by_s`` to ``now``."""
+        self.begun.update({job: (number, since - by_s) for job, (number, since) in self.begun.items() if since > now})
+
     def seconds(self, job: Job, attempt: Attempt, began: float, end: float, cut: float = math.inf) -> float:
         """Return for how long an attempt did it after ``began`` and before ``cut``; what it still does ends at ``end``.
 
@@ -338,6 +343,9 @@ def _folded(lines: Iterable[RecordedEvent], span: JournalSpan) -> _Folded:
             continue
         cluster.replay(event, line.time)
         machines.note(event, line.time)
+        if isinstance(event, e.ClockSetBack):
+            computing.set_back(line.time, event.by_s)
+            holding.set_back(line.time, event.by_s)
         if (job := cluster.state.jobs.get(getattr(event, "job", JobId("")))) is not None:
             kept_back.note(job, line.time)
             live = job.live

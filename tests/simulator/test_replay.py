@@ -496,6 +496,36 @@ def test_what_ran_while_the_clock_was_ahead_is_computed_again_by_a_simulation() 
     assert again == {first.id: pytest.approx(5000, abs=5), second.id: pytest.approx(300, abs=5)}
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_what_runs_as_a_clock_that_was_ahead_is_set_back_is_computed_whole_by_a_simulation(is_alone: bool) -> None:
+    lab = Lab("fifo", gpus=2)
+    if not is_alone:
+        lab.end(lab.running(1), DONE)
+    lab.now += 100_000
+    job = lab.running(1)
+    lab.wait(5000.0)
+    lab.now -= 100_000
+    lab.tell(e.ClockSetBack(100_000.0))
+    lab.wait(1000.0)
+    lab.end(job, DONE)
+    again = {one.id: one.runtime_s for one in reconstruct(recorded(lab)).workload.jobs}
+    assert again[job.id] == pytest.approx(6000, abs=10)
+
+
+def test_what_a_checkpoint_had_before_the_clock_was_set_back_is_kept_if_the_attempt_is_lost() -> None:
+    lab = Lab("fifo", gpus=1)
+    lab.now += 100_000
+    job = lab.running(1)
+    lab.wait(4000.0)
+    lab.tell(e.CheckpointPublished(job.id, 1, CheckpointFacts(10, 1, "/c", True)))
+    lab.wait(1000.0)
+    lab.now -= 100_000
+    lab.tell(e.ClockSetBack(100_000.0))
+    lab.wait(500.0)
+    lab.end(job, ExitFacts(lost=True, lost_because="node a was confirmed dead"))
+    assert reconstruct(recorded(lab)).workload.jobs[0].runtime_s == pytest.approx(4000, abs=10)
+
+
 def test_a_job_that_failed_for_good_counts_with_what_it_computed() -> None:
     lab = Lab("fifo", gpus=1)
     job = lab.running(1)

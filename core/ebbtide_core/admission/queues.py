@@ -139,6 +139,11 @@ class Queue:
         elif self._grouped is not None:
             self._grouped.remove(key, job)
 
+    def place(self, job: Job) -> QueueKey:
+        """Return what ``job``, which is in the queue, stands there by: less comes first."""
+        assert job.queued is not None
+        return job.queued
+
     def turns(self) -> "DistinctJobs":
         """Iterate over the jobs in order, with the choice to leave some out; the queue may not change meanwhile."""
         return DistinctJobs(self)

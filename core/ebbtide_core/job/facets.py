@@ -215,7 +215,7 @@ class Measured:
         return Measured(progress, at, self.rates, self.rungs, progress, self.count_from)
 
     def begun_at(self, step: int, work_s: float) -> "Measured":
-        """Return it after an attempt began after ``step``, with ``work_s`` of work done before it."""
+        """Return it after an attempt made ``step``, the first that it said, with ``work_s`` of work done by then."""
         return self if self.count_from is not None else replace(self, count_from=CountFrom(step, work_s))
 
     def work_of_a_step(self, work_s: float) -> float | None:

@@ -19,8 +19,11 @@ def _is_first_step(state: ClusterState, event: e.FirstStepMade) -> bool:
 
 
 def _first_step_made(state: ClusterState, job: Job, event: e.FirstStepMade, now: float) -> None:
-    job.attempts[-1].start = event.start
-    job.measured = job.measured.begun_at(max(0, event.start.step - 1), job.times.work_s)
+    attempt, start = job.attempts[-1], event.start
+    attempt.start = start
+    until_step_s = start.import_s + (start.load_s or 0.0) + start.step_s  # since the attempt started
+    work_s = job.times.work_s + until_step_s * state.speed(attempt)
+    job.measured = job.measured.begun_at(start.step, work_s)
 
 
 def _say_first_step(event: e.FirstStepMade) -> str:

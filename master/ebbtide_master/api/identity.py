@@ -100,7 +100,7 @@ class IdentityService:
                 raise _unknown(name)
             for job in jobs:
                 yield PAUSE
-                if job.waiting and job.held_by is None:
+                if job.held_by is None and (job.waiting or job.off_gpu):  # even if it is being ended: it may run again
                     reply.held.append(job.id)
                     yield e.JobHeld(job.id, HeldBy.SYSTEM, f"held: user {name} was removed")
 

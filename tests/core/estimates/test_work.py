@@ -28,7 +28,11 @@ def save(lab: Lab, job: Job, step: int | None) -> None:
 
 
 def first_step(lab: Lab, job: Job, step: int) -> None:
-    lab.tell(e.FirstStepMade(job.id, len(job.attempts), StartFacts(False, 1.0, None, 1.0, step)))
+    """The attempt has just made its first step."""
+    attempt = job.attempts[-1]
+    assert attempt.started is not None
+    start = StartFacts(False, 1.0, None, lab.now - attempt.started - 1.0, step)
+    lab.tell(e.FirstStepMade(job.id, attempt.number, start))
 
 
 def leave(lab: Lab, job: Job, exit: ExitFacts) -> None:
@@ -84,7 +88,9 @@ def test_a_job_that_saved_nothing_begins_anew_however_it_ended(lab, ends, exit):
     lab.wait(50)
     first_step(lab, job, 1)
     lab.progress(job, 1)
-    assert left(lab, job) == by_progress(9900 * 1.04)
+    lab.wait(100)
+    lab.progress(job, 2)
+    assert left(lab, job) == by_progress(9800 * 1.04)
 
 
 @pytest.mark.parametrize("exit", [LOST, FAILED])
@@ -94,11 +100,27 @@ def test_a_job_that_saved_by_itself_is_judged_by_the_steps_that_it_made_since_it
     lab.progress(job, 50)
     break_off(lab, job, exit)
     assert remaining(job, lab.now, lab.cluster.state.history, LINEAR) is None
-    lab.wait(98)
+    lab.wait(150)
     first_step(lab, job, 51)
     lab.progress(job, 51)
-    assert left(lab, job) == by_progress(49 * 98 * 1.03)
+    assert remaining(job, lab.now, lab.cluster.state.history, LINEAR) is None
+    lab.wait(98)
+    lab.progress(job, 52)
+    assert left(lab, job) == by_progress(48 * 98 * 1.04)
     assert Outlooks(LINEAR, lambda job: None).of(job, lab.now).left_s == pytest.approx(left(lab, job).work_s)
+
+
+def test_a_job_that_does_not_report_every_step_is_judged_by_the_work_between_its_reports_after_it_was_lost(lab):
+    job = lab.running(retries=1)
+    lab.wait(500)
+    lab.progress(job, 50)
+    break_off(lab, job, FAILED)
+    lab.wait(100)
+    first_step(lab, job, 10)
+    lab.progress(job, 10)
+    lab.wait(100)
+    lab.progress(job, 20)
+    assert left(lab, job) == by_progress(800 * 1.04)
 
 
 def test_work_that_an_earlier_attempt_saved_stays_when_a_later_one_is_lost(lab):

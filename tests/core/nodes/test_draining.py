@@ -90,6 +90,21 @@ def test_the_more_urgent_of_those_in_the_memory_of_a_drained_node_comes_back_fir
     assert [resume.job for resume in orders(lab.last, Resume)] == [high.id]
 
 
+def test_under_tide_the_shorter_of_those_in_the_memory_of_a_drained_node_comes_back_first() -> None:
+    lab = Lab("tide", gpus=1, min_run_s="0")
+    jobs = []
+    for work_s in (100_000.0, 60.0):
+        jobs.append(swapper(lab, work_s=work_s))
+        lab.tell(e.SuspendRequested(jobs[-1].id))
+        swapped(lab, jobs[-1])
+    last = lab.running(1, suspend=SuspendMode.NONE)
+    for job in jobs:
+        lab.tell(e.ResumeRequested(job.id))
+    lab.tell(e.NodeDrained(node=NodeId("a")))
+    lab.end(last, DONE)
+    assert [resume.job for resume in orders(lab.last, Resume)] == [jobs[1].id]
+
+
 @pytest.mark.parametrize("is_drained", [False, True])
 def test_who_was_ordered_off_a_node_that_ends_is_not_called_back_while_it_is_killed(is_drained: bool) -> None:
     lab = Lab(nodes="")

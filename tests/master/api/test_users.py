@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-from ebbtide_core.model.types import HeldBy
+from ebbtide_core.model.types import HeldBy, StopCause
 from ebbtide_core.model.workdir_snapshot import SnapshotRef
 from ebbtide_master import loop
 from ebbtide_master.identity.caller import Role
@@ -16,7 +16,7 @@ from ebbtide_master.loop import StoppedError
 from ebbtide_master.store.vault import EntryKind
 from ebbtide_protos.v1 import agent_pb2, booking_pb2, client_pb2, job_pb2, user_pb2
 
-from tests.master.world import DEADLINE_S, REFUSED, Master, a_master, make_spec, refused
+from tests.master.world import DEADLINE_S, REFUSED, RUNNING, Master, a_master, make_spec, refused
 
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND
 INVALID, CONFLICT = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
@@ -128,6 +128,28 @@ class TestUsers:
             await refused(found["ada"].RemoveUser(user_pb2.RemoveUserRequest(name="ann")))
             held = {job.id: job.held_by for job in master.cluster.state.unfinished.values()}
             assert held == dict.fromkeys(waiting, HeldBy.SYSTEM)
+
+    async def test_a_swapped_out_job_that_is_being_ended_is_held_when_its_user_is_removed(self, tmp_path):
+        async with people(tmp_path) as (master, found):
+            ann, swap = found["ann"], job_pb2.SUSPEND_MODE_SWAP
+            agent = await master.agent_with(found["ada"].token)
+            job = await ann.submit(gpus=1, suspend=swap)
+            await agent.receive("launch")
+            await agent.report(job, 1, RUNNING)
+            await master.becomes(job, "RUNNING", ann.token)
+            await ann.Suspend(client_pb2.JobRequest(job_id=job))
+            await agent.receive("stop")
+            await found["bob"].submit(gpus=2)
+            await agent.report(job, 1, agent_pb2.ATTEMPT_PHASE_SWAPPED, swaps=1)
+            await agent.receive("launch")
+            await ann.Resume(client_pb2.JobRequest(job_id=job))
+            await found["olga"].EndNode(client_pb2.EndNodeRequest(node="n1", ends_in_s=30.0))
+            swapped = master.cluster.state.unfinished[job].attempts[-1]
+            async with asyncio.timeout(DEADLINE_S):
+                while swapped.stop.cause is not StopCause.DRAINED:
+                    await asyncio.sleep(0.005)
+            reply = await found["ada"].RemoveUser(user_pb2.RemoveUserRequest(name="ann"))
+            assert (list(reply.held), list(reply.running)) == ([job], [job])
 
     async def test_the_rest_of_an_array_is_not_accepted_from_a_user_who_was_removed_meanwhile(
         self, tmp_path, monkeypatch

@@ -92,6 +92,12 @@ class TideQueue(Queue):
             if not alike:
                 del self._of_kind[kind]
 
+    def place(self, job: Job) -> QueueKey:
+        """Return what ``job``, which is in the queue, stands there by: less comes first."""
+        place = self._places[job.id]
+        left_s, sequence, _ = place.soonest
+        return (place.priority, left_s, sequence)
+
     def outlook(self, job: Job) -> Outlook | None:
         """Return the outlook by which ``job`` has its place; None if it is not in the queue."""
         place = self._places.get(job.id)
