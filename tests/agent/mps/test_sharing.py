@@ -310,11 +310,11 @@ async def test_who_ends_because_it_was_asked_to_has_no_server_to_blame(world):
 
 @pytest.mark.slow
 async def test_a_server_that_does_not_answer_three_times_has_failed(world, monkeypatch):
-    monkeypatch.setattr("ebbtide_agent.mps.control._TIMEOUT_S", 0.3)
     monkeypatch.setattr("ebbtide_agent.mps.daemon._QUIT_S", 0.1)
     monkeypatch.setattr("ebbtide_agent.mps.daemon._KILL_S", 0.3)
     async with world() as lab:
         await lab.client("1", "hangs")
+        monkeypatch.setattr("ebbtide_agent.mps.control._TIMEOUT_S", 0.3)  # it may take its time to start
         lab.daemon.servers[0].signal(signal.SIGSTOP)
         status = await lab.node.end("1")
         assert "failed (it has not answered 3 times: get_server_status " in status.exit.mps_failure
