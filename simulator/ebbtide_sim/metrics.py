@@ -6,11 +6,13 @@
   compute, grace periods and restarts included; lost work does not count as computing;
 - *utilisation*: volume of all jobs over GPUs x makespan (seed 001); it may exceed 1 if jobs share GPUs. *busy* is the
   fraction of all GPU time in which a job held the GPU;
-- *re-schedule interval*: from the first request to preempt a job to its next start.
+- *re-schedule interval*: from the first request to preempt a job to its next start;
+- *fairness*: how alike the users' mean slowdowns are, and their mean stretches, by `jain_index`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -39,6 +41,12 @@ def summarise(values: Iterable[float], statistics: Sequence[str]) -> Summary:
     """Return the ``statistics`` of ``values``; percentiles are interpolated linearly."""
     array = np.fromiter(values, float)
     return {name: _STATISTICS[name](array) if array.size else None for name in statistics}
+
+
+def jain_index(values: Sequence[float]) -> float:
+    """Return (Σx)² / (n Σx²): 1 if all values are equal, 1/n if one of them is all (Jain, Chiu and Hawe, 1984)."""
+    array = np.asarray(values, float)
+    return float(array.sum() ** 2 / (array.size * np.square(array).sum()))
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +116,7 @@ class Report:
     skipped: Mapping[str, int]
     sim_wall_s: float
     events: int
+    fairness: dict[str, float] | None = None
     per_job: dict[str, Summary] | None = None
     per_class: dict[str, dict[str, Any]] | None = None
     supply: dict[str, Any] | None = None
@@ -115,8 +124,8 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return what ``--json`` prints.
 
-        ``per_job`` is there only for bags of tasks, ``per_class`` for several priorities, ``supply`` for borrowed
-        nodes.
+        ``fairness`` is there only for several users, ``per_job`` for bags of tasks, ``per_class`` for several
+        priorities, ``supply`` for borrowed nodes.
         """
         names = (name for name in self.__slots__ if getattr(self, name) is not None)
         return {name: dict(value) if isinstance(value := getattr(self, name), Mapping) else value for name in names}
@@ -228,6 +237,7 @@ class Metrics:
             skipped=dict(skipped),
             sim_wall_s=wall_s,
             events=events,
+            fairness=fairness(done) if len({tally.job.user for tally in done}) > 1 else None,
             per_job=per_bag(done) if any(tally.job.bag for tally in tallies) else None,
             per_class=per_class(done) if len({tally.job.priority for tally in tallies}) > 1 else None,
             supply=supply,
@@ -260,6 +270,17 @@ def by_class(done: Iterable[Tally]) -> dict[str, dict[str, Any]]:
             "flow_time_s": summarise((tally.flow_s for tally in tallies), FULL),
         }
         for kind, tallies in of.items()
+    }
+
+
+def fairness(done: Iterable[Tally]) -> dict[str, float]:
+    """Return `jain_index` of the users' mean slowdowns, and of their mean stretches."""
+    users: dict[str, list[Tally]] = {}
+    for tally in done:
+        users.setdefault(tally.job.user, []).append(tally)
+    return {
+        "slowdown": jain_index([fmean([tally.slowdown for tally in tallies]) for tallies in users.values()]),
+        "stretch": jain_index([fmean([tally.stretch for tally in tallies]) for tallies in users.values()]),
     }
 
 

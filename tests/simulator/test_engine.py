@@ -85,6 +85,12 @@ class TestTime:
         assert times(log, "b") == [(2, "submit"), (10, "start"), (15, "finish")]
         assert (report.makespan_s, report.utilisation, report.busy) == (15, 1.0, 1.0)
 
+    def test_fairness_is_told_of_the_mean_of_each_user(self) -> None:
+        alone = [job("a", 0, 10, user="ann"), job("c", 20, 10, user="ann")]
+        report, _ = run([alone[0], job("b", 0, 10, user="bob"), alone[1]], nodes())
+        assert report.fairness == pytest.approx({"slowdown": 9 / (2 * 5), "stretch": 9 / (2 * 5)})  # of 1 and 2
+        assert run(alone, nodes())[0].fairness is None
+
     def test_a_preempted_job_waits_through_its_grace_period_and_restart(self) -> None:
         jobs = [job("be", 0, 100, grace_s=7), job("te", 10, 20, job_class=TE)]
         report, log = run(jobs, nodes(), "fitgpp", SimulatedWorld(restart_cost_s=3), min_run_s="0")

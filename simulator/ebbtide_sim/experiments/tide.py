@@ -55,6 +55,8 @@ ASSUMPTIONS: Final = (
     "experiment of its own",
     "without users' histories: each task is of a user of its own; without resizing: each has the one GPU that it asks "
     "for; without sharing: none has less than a GPU",
+    "Jain's index is over users, by the mean slowdown, or stretch, of each; of Philly one virtual cluster is taken, "
+    "and its users are not known",
     "±: half of the interval that holds the mean with 95 % confidence, by Student's t over the seeds",
 )
 
@@ -210,6 +212,7 @@ def _simulated(case: TideCase, scenario: Scenario) -> Measures:
         "flow_s": report.flow_time_s["mean"] or 0.0,
         "stretch_max": report.stretch["max"] or 0.0,
         **slowdowns,
+        **{f"jain_{name}": value for name, value in (report.fairness or {}).items()},
         "preemptions": report.preemptions,
         "preempted_jobs": report.preempted_jobs,
         "resizes": report.resizes,
@@ -332,6 +335,10 @@ def _checks(found: Mapping[TideCase, Spread]) -> Iterator[Check]:
             yield at_most(f"{where}: flow times a fifth shorter", ours, "flow_s", 0.8, *malleable)
             yield at_most(f"{where}: shorter than under fair share", ours, "flow_s", 0.95, *fair)
             yield at_most(f"{where}: the largest stretch is no larger", ours, "stretch_max", 1.0, *equal)
+            if "jain_slowdown" in found[ours]:
+                [(mine, _), (theirs, _)] = (found[case]["jain_slowdown"] for case in (ours, *fair))
+                detail = f"Jain's index {mine:.3f} against {theirs:.3f} of fair-share"
+                yield Check(f"{ours.ground}: {where}: users' slowdowns are as alike", mine >= theirs, detail)
 
 
 def _hybrid_checks(at_most: Callable[..., Check], ours: TideCase) -> Iterator[Check]:
