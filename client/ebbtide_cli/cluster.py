@@ -164,7 +164,7 @@ def bring_down(home: Home, *, kill: bool, line: StatusLine) -> list[str]:
     for node, agent in home.own_agents().items():
         stop_process(f"the agent of node {node}", agent)
         stopped.append(f"node {node}")
-    supervisors = list(home.own_supervisors())  # whose they are is told by the record that the master takes along
+    supervisors = list(home.own_supervisors())  # the record says whose they are, and goes with the master
     if master := home.master():
         stop_process("the master", master)
         stopped.append("master")

@@ -237,7 +237,7 @@ class Metrics:
             skipped=dict(skipped),
             sim_wall_s=wall_s,
             events=events,
-            fairness=fairness(done) if len({tally.job.user for tally in done}) > 1 else None,
+            fairness=fairness(done),
             per_job=per_bag(done) if any(tally.job.bag for tally in tallies) else None,
             per_class=per_class(done) if len({tally.job.priority for tally in tallies}) > 1 else None,
             supply=supply,
@@ -273,11 +273,13 @@ def by_class(done: Iterable[Tally]) -> dict[str, dict[str, Any]]:
     }
 
 
-def fairness(done: Iterable[Tally]) -> dict[str, float]:
-    """Return `jain_index` of the users' mean slowdowns, and of their mean stretches."""
+def fairness(done: Iterable[Tally]) -> dict[str, float] | None:
+    """Return `jain_index` of the users' mean slowdowns, and of their mean stretches; None without several users."""
     users: dict[str, list[Tally]] = {}
     for tally in done:
         users.setdefault(tally.job.user, []).append(tally)
+    if len(users) < 2:
+        return None
     return {
         "slowdown": jain_index([fmean([tally.slowdown for tally in tallies]) for tallies in users.values()]),
         "stretch": jain_index([fmean([tally.stretch for tally in tallies]) for tallies in users.values()]),

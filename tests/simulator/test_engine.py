@@ -85,7 +85,7 @@ class TestTime:
         assert times(log, "b") == [(2, "submit"), (10, "start"), (15, "finish")]
         assert (report.makespan_s, report.utilisation, report.busy) == (15, 1.0, 1.0)
 
-    def test_fairness_is_told_of_the_mean_of_each_user(self) -> None:
+    def test_fairness_goes_by_the_mean_of_each_user(self) -> None:
         alone = [job("a", 0, 10, user="ann"), job("c", 20, 10, user="ann")]
         report, _ = run([alone[0], job("b", 0, 10, user="bob"), alone[1]], nodes())
         assert report.fairness == pytest.approx({"slowdown": 9 / (2 * 5), "stretch": 9 / (2 * 5)})  # of 1 and 2

@@ -22,9 +22,8 @@ def is_over(job_dir: Path, launch: int, error: OSError) -> bool:
     So what is newer than all that was passed over is waited for again. Raises OSError.
     """
     unreadable = _unreadable(job_dir, error)
-    return (
-        len({earlier for earlier, number in _notes(job_dir) if earlier < launch and number >= unreadable}) >= _LAUNCHES
-    )
+    refused = {earlier for earlier, number in _notes(job_dir) if earlier < launch and number >= unreadable}
+    return len(refused) >= _LAUNCHES
 
 
 def note(job_dir: Path, launch: int, error: OSError) -> None:
