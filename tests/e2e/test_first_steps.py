@@ -14,7 +14,7 @@ from tests.e2e.cluster import Cluster
 from tests.late import torch
 
 SMALL = {
-    "pytorch": "--steps 150 --width 8 --batch 64",
+    "pytorch": "--steps 1500 --width 8 --batch 64",
     "hf": "--steps 60 --width 16 --batch 4",
     "lightning": "--steps 600 --width 64",
     "plain": "--steps 1500 --width 128 --batch 1024",
@@ -66,9 +66,8 @@ def test_a_template_is_suspended_and_ends_with_the_weights_of_a_run_in_peace(
     job = shell(idle_cluster, suspended, submit)
     shell(idle_cluster, suspended, f"grep -q -m1 -E 'step 5/|loss' < <(ebb logs --follow {job})")
     process = psutil.Process(idle_cluster.show(job)["pid"])
-    process.suspend()  # it gets no further while commands start
+    process.suspend()  # it gets no further until the agent, which asks it to leave, wakes it
     idle_cluster.ebb("suspend", job)
-    process.resume()
     shell(idle_cluster, suspended, f"ebb suspend --wait {job}")
     assert not (suspended / out).exists()
     shell(idle_cluster, suspended, f"ebb resume {job}; ebb wait {job}")

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,10 +69,15 @@ def started(
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Wait for the end: the exit code and what was still to be read."""
-    text, _ = process.communicate(timeout=DEADLINE_S)
+    """Wait for the end: the exit code and what was still to be read; killed after `DEADLINE_S`."""
+    assert process.stdout is not None
+    late = threading.Timer(DEADLINE_S, process.kill)
+    late.start()
+    text = process.stdout.read()  # communicate leaves out what is buffered behind the last line
+    code = process.wait()
+    late.cancel()
     assert "Warning" not in text, text
-    return process.returncode, text
+    return code, text
 
 
 def read_until(process: subprocess.Popen[str], pattern: str) -> str:

@@ -283,13 +283,16 @@ def report_of(results: Mapping[TideCase, Measures], size: str) -> ExperimentRepo
 
 
 def spread_of(runs: Sequence[Measures]) -> Spread:
-    """Return the mean of each measure and half of its confidence interval, 0 for a single run."""
+    """Return the mean of each measure, and half its confidence interval, over the runs that have it; 0 of one run."""
     from scipy.stats import t
 
-    count = len(runs)
-    wide = float(t.ppf(0.975, count - 1)) / sqrt(count) if count > 1 else 0.0
-    columns = {name: [run[name] for run in runs] for name in runs[0]}
-    return {name: (mean(column), wide * stdev(column) if wide else 0.0) for name, column in columns.items()}
+    def half(column: Sequence[float]) -> float:
+        count = len(column)
+        return float(t.ppf(0.975, count - 1)) / sqrt(count) * stdev(column) if count > 1 else 0.0
+
+    names = dict.fromkeys(name for run in runs for name in run)
+    columns = {name: [run[name] for run in runs if name in run] for name in names}
+    return {name: (mean(column), half(column)) for name, column in columns.items()}
 
 
 def _row(case: TideCase, spread: Spread, seeds: int) -> dict[str, Any]:

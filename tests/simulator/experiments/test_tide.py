@@ -82,6 +82,7 @@ def test_what_is_taken_from_tide_is_taken_from_its_tasks() -> None:
 
 def test_an_interval_holds_the_mean_of_the_seeds() -> None:
     assert spread_of([{"x": 4.0}]) == {"x": (4.0, 0.0)}
+    assert spread_of([{"x": 4.0}, {"x": 4.0, "jain": 1.0}]) == {"x": (4.0, 0.0), "jain": (1.0, 0.0)}
     middle, half = spread_of([{"x": 1.0}, {"x": 2.0}, {"x": 3.0}])["x"]
     assert (middle, round(half, 3)) == (2.0, 2.484)  # t(0.975, 2) = 4.303, over the root of three
 
