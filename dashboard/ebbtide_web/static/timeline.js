@@ -132,7 +132,7 @@ function paint() {
     let number = from;
     for (; number < it.lanes.length && performance.now() < ends; number++) paintLane(pen, inks, it.lanes[number], TOP + number * HIGH);
     whole = number >= it.lanes.length;
-    if (whole) point(); else requestAnimationFrame(() => some(number));
+    requestAnimationFrame(whole ? point : () => some(number)); // the copy has a frame of its own
   };
   whole = false;
   some(0);
