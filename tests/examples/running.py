@@ -73,9 +73,11 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     assert process.stdout is not None
     late = threading.Timer(DEADLINE_S, process.kill)
     late.start()
-    text = process.stdout.read()  # communicate leaves out what is buffered behind the last line
-    code = process.wait()
-    late.cancel()
+    try:
+        text = process.stdout.read()  # communicate leaves out what is buffered behind the last line
+        code = process.wait()
+    finally:
+        late.cancel()
     assert "Warning" not in text, text
     return code, text
 

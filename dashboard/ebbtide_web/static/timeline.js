@@ -128,11 +128,12 @@ function paint() {
   axis(pen, inks, high);
   const some = (from) => { // 20,000 spans take longer than anybody who types or scrolls should wait
     if (mine !== painting || it !== found) return;
+    whole = from >= it.lanes.length;
+    if (whole) { point(); return; } // the copy has a frame of its own
     const ends = performance.now() + SLICE_MS;
     let number = from;
     for (; number < it.lanes.length && performance.now() < ends; number++) paintLane(pen, inks, it.lanes[number], TOP + number * HIGH);
-    whole = number >= it.lanes.length;
-    requestAnimationFrame(whole ? point : () => some(number)); // the copy has a frame of its own
+    requestAnimationFrame(() => some(number));
   };
   whole = false;
   some(0);
