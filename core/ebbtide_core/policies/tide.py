@@ -18,27 +18,25 @@ job is never preempted.
 
 A job that waits for ``bound`` times its expected length is due. Due jobs have their turns before the others of their
 priority, in the order in which they became due, as long as they have no more than `SHARE_OF_DUE` of the GPUs together
-with those that were due before them. What is free where such a job is expected to fit first is kept for it; for one
-more expected length, jobs that are expected to be done by then may have it, and so may jobs that were due later. Once
-it runs, no job of its priority preempts it. So what it waits for after that length is the work of jobs that were due
-before it, and were submitted before that; whoever was due later, or is less urgent, takes no more room kept for it.
+with those that were due before them. If such a job still waits one more expected length later, what is free where it is
+expected to fit first is kept for it. Once it runs, no job of its priority preempts it. So what it waits for after that
+length is the work of jobs that were due before it, and were submitted before that; whoever was due later, or is less
+urgent, takes no room kept for it.
 """
 
 import math
-from bisect import bisect_right, insort
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
-from operator import itemgetter
 from typing import ClassVar, Final
 
 from ebbtide_core.admission.queues import demand_besides_size
 from ebbtide_core.estimates.sharing import working_size
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, Allocation, NodeId
+from ebbtide_core.model.types import WHOLE
 from ebbtide_core.planning.defragment import defragment
 from ebbtide_core.planning.draft import Draft
 from ebbtide_core.planning.elastic import admit_by_shrinking, fit_ranges, grow
@@ -74,7 +72,7 @@ class Tide(Policy):
     `FitGpp`. ``resize_after_s``: as for `Fifo`.
     """
 
-    bound: float = 8.0
+    bound: float = 12.0
     min_run_s: float = 1.0
     resize_after_s: float = 60.0
     goes_by: ClassVar[frozenset[JobImportance]] = frozenset({JobImportance.PRIORITY, JobImportance.WEIGHT})
@@ -130,15 +128,11 @@ class _Pass:
         )
         self.ahead = 0
         """How many jobs have had their turns in vain."""
-        self.kept: list[tuple[float, int, Job, list[NodeId]]] = []
-        """The due jobs that wait, by the seconds until they are expected to get room; and on which nodes."""
-        self._taken: list[Allocation | None] = []
-        """What is taken in the trial for the first of these."""
-        self._too_large: dict[Hashable, list[tuple[float, int, float, int]]] = {}
-        """The time, GPUs, CPUs and memory that jobs take that did not fit, by all else that decides where they fit."""
+        self._too_large: dict[Hashable, list[tuple[int, float, int]]] = {}
+        """The GPUs, CPUs and memory that jobs take that did not fit, by all else that decides where they fit."""
 
     def offer_to_due(self, priority: int) -> None:
-        """Offer the due jobs of ``priority`` their turns; keep room for the rest, or note in ``kept`` where to."""
+        """Offer the due jobs of ``priority`` their turns; keep room for those that have been due for one length."""
         draft, total = self.draft, sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE
         given, earlier, counted = 0, self.foresight.index.first_due, 0
         self.victims.weighed = 0
@@ -151,7 +145,7 @@ class _Pass:
                 counted += 1
             if given and given + job.gpus_min > total * SHARE_OF_DUE:
                 return
-            if self._fits(job, -math.inf):
+            if self._fits(job):
                 given += job.gpus_min
                 continue
             where, wait_s = self.kept_room.first_room(job) if holds_up(job, self.snapshot.books) else ([], math.inf)
@@ -163,8 +157,6 @@ class _Pass:
                 self._wait(job, f"; it is due, and gets room in about {duration(wait_s)}")
                 if self.now >= due + self.foresight.outlook(job).length_s:
                     self.kept_room.keep(job, where)
-                else:
-                    insort(self.kept, (wait_s, job.sequence, job, where))
 
     def _counts(self, job: Job, priority: int) -> int:
         """Return what counts as given to ``job``, which was due when it started, before a due job of ``priority``.
@@ -178,34 +170,26 @@ class _Pass:
     def offer_to_soonest(self, priority: int) -> None:
         """Offer the jobs of ``priority`` their turns, soonest done first; leave out those like others refused often.
 
-        Jobs of one size are alike. Those that may go to some nodes only count apart, because others may have room. Who
-        was refused while room was kept from it says nothing of those from which less is kept.
+        Jobs of one size are alike. Those that may go to some nodes only count apart, because others may have room.
         """
         self.victims.weighed = 0
-        looked, refused = Counter[Hashable](), defaultdict[Hashable, list[int]](list)
+        looked, refused = Counter[Hashable](), Counter[Hashable]()
         lines = self.queue.by_priority[priority].lines.items()
         heads = [(line[0], line, 0, self._counts_as(alike, line[0][2])) for alike, line in lines]
         heapify(heads)
         while heads:
             (_, _, job), line, index, alike = heads[0]
-            known = refused[alike]
-            least = known[MOST_REFUSED - 1] if len(known) >= MOST_REFUSED else math.inf
-            if looked[alike] == MOST_LOOKED_AT or not least:
+            if looked[alike] == MOST_LOOKED_AT or refused[alike] == MOST_REFUSED:
                 heappop(heads)
                 continue
             looked[alike] += 1
             if job.id not in self.draft.placements and job.id not in self.draft.waits:
-                kept_from = self._rooms_kept_from(job)
-                if kept_from < least and not self._offer(job):
-                    insort(known, kept_from)
+                refused[alike] += not self._offer(job)
             index += 1
             if index < len(line):
                 heapreplace(heads, (line[index], line, index, alike))
             else:
                 heappop(heads)
-        self._keep_from(math.inf)
-        self.kept.clear()
-        self._taken.clear()
 
     def _counts_as(self, alike: Alike, job: Job) -> Hashable:
         """Return ``alike``, or only the size of these jobs if they, of which ``job`` is one, may go to every node."""
@@ -214,25 +198,9 @@ class _Pass:
         kept = kept or (bool(job.saved.root_id) and len(nodes_reading_checkpoint(job, books)) < len(books.usable))
         return alike if kept else job.gpus_min
 
-    def _keep_from(self, left_s: float) -> None:
-        """Keep room for those due jobs only that get it before a job that takes ``left_s`` is expected to be done."""
-        while self._taken and self.kept[len(self._taken) - 1][0] > left_s:
-            if (room := self._taken.pop()) is not None:
-                self.kept_room.give_back(room)
-        while len(self._taken) < len(self.kept) and self.kept[len(self._taken)][0] <= left_s:
-            _, _, job, where = self.kept[len(self._taken)]
-            self._taken.append(self.kept_room.keep(job, where))
-
-    def _rooms_kept_from(self, job: Job) -> int:
-        """Return the number of due jobs whose room ``job`` cannot have, because it takes too long."""
-        if not self.kept:
-            return 0
-        return bisect_right(self.kept, self.foresight.outlook(job).left_s, key=itemgetter(0))
-
     def _offer(self, job: Job) -> bool:
         """Start ``job`` if it may start now; return False if that was tried in vain."""
-        left_s = self.foresight.outlook(job).left_s
-        if self._fits(job, left_s):
+        if self._fits(job):
             return True
         if not holds_up(job, self.snapshot.books):
             self.draft.wait(job)
@@ -240,7 +208,6 @@ class _Pass:
         if self.ahead and self.victims.are_enough:
             self.ahead += 1
             return False
-        self._keep_from(left_s)
         wait_s = self._wait_s(job)
         if self._preempt(job, wait_s, due=False):
             return True
@@ -284,16 +251,12 @@ class _Pass:
         self.draft.wait(job)
         self.draft.waits[job.id] += more
 
-    def _fits(self, job: Job, left_s: float) -> bool:
-        """Start ``job``, which takes ``left_s``, if there is room, or if elastic jobs give some back."""
+    def _fits(self, job: Job) -> bool:
+        """Start ``job`` if there is room, or if elastic jobs give some back."""
         spec, least = job.spec, self.draft.least(job)
         known = self._too_large.setdefault(demand_besides_size(job), [])
-        if any(
-            left_s >= seconds and least >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes
-            for seconds, gpus, cpus, bytes in known
-        ):
+        if any(least >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
             return False
-        self._keep_from(left_s)
         rank = weakness if job.priority <= PRODUCTION else None
         if least <= self.draft.trial.most and self.draft.admit(job, rank):
             self.kept_room.note_changes(self.draft.placements[job.id].allocation.node_ids)
@@ -302,7 +265,7 @@ class _Pass:
             self._too_large.clear()
             self.kept_room.note_changes(self.snapshot.nodes)
             return True
-        known.append((left_s, least, spec.cpus, spec.mem_bytes))
+        known.append((least, spec.cpus, spec.mem_bytes))
         return False
 
 

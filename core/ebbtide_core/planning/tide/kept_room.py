@@ -85,11 +85,10 @@ class KeptRoom:
             idle, cpus, mem_bytes = idle + len(piece.gpus), cpus + piece.cpus, mem_bytes + piece.mem_bytes
         return at if idle >= gpus and cpus >= spec.cpus and mem_bytes >= spec.mem_bytes else None
 
-    def keep(self, job: Job, where: Sequence[NodeId]) -> Allocation | None:
-        """Keep what ``job`` needs of what is free on the nodes ``where``, and return that; None if nothing is free.
+    def keep(self, job: Job, where: Sequence[NodeId]) -> None:
+        """Keep what ``job`` needs of what is free on the nodes ``where``, so that no job behind it gets that.
 
-        No job behind it gets that. Where whole GPUs are missing, it keeps what is left of shared ones, of those first
-        that have most left.
+        Where whole GPUs are missing, it keeps what is left of shared ones, of those first that have most left.
         """
         left, pieces = -(-job.gpus_min // WHOLE), list[NodeAllocation]()
         for id in where:
@@ -103,17 +102,9 @@ class KeptRoom:
             mem_bytes = min(job.spec.mem_bytes, max(0, node.facts.mem_bytes - use.mem_bytes))
             if idle or parts or cpus or mem_bytes:
                 pieces.append(NodeAllocation(id, (*idle, *parts), cpus, mem_bytes))
-        if not pieces:
-            return None
-        kept = Allocation(tuple(pieces))
-        self._draft.trial.take(kept)
-        self.note_changes(kept.node_ids)
-        return kept
-
-    def give_back(self, kept: Allocation) -> None:
-        """Keep ``kept`` no longer."""
-        self._draft.trial.give(kept)
-        self.note_changes(kept.node_ids)
+        if pieces:
+            self._draft.trial.take(Allocation(tuple(pieces)))
+            self.note_changes([piece.node for piece in pieces])
 
 
 def _rest(whole: GpuSlice, use: NodeUse) -> GpuSlice:
