@@ -29,9 +29,10 @@ class NodeReadings:
         """Take in the readings of a heartbeat."""
         changed = {gpu: reading for reading in heartbeat.gpus if (gpu := GpuId(reading.uuid)) in self._health}
         # What a delta leaves out was read again, so its processes have been seen twice.
-        seen_again = self._unsettled if heartbeat.delta else {}
-        self._unsettled = {}
-        self.processes = dict(self._settled(seen_again | changed))
+        unsettled, self._unsettled = self._unsettled, {}
+        seen_again = unsettled if heartbeat.delta else {}
+        news = {gpu: reading for gpu, reading in changed.items() if gpu in unsettled or self._is_news(gpu, reading)}
+        self.processes = dict(self._settled(seen_again | news))
         health = {gpu: (reading.healthy, reading.gone) for gpu, reading in changed.items()}
         self.health_changed = [gpu for gpu in health if health[gpu] != self._health[gpu]]
         self._health |= health
@@ -41,6 +42,16 @@ class NodeReadings:
             self.read |= changed.keys()
         self.last |= changed
         self.changed = changed
+
+    def _is_news(self, gpu: GpuId, reading: agent_pb2.GpuReading) -> bool:
+        """Return whether the processes on a GPU are others than were seen last, or use other memory."""
+        before = self.last.get(gpu)
+        return (
+            before is None
+            or not before.healthy
+            or before.processes_unknown
+            or list(before.processes) != list(reading.processes)
+        )
 
     def _settled(self, readings: Mapping[GpuId, agent_pb2.GpuReading]) -> Iterator[tuple[GpuId, Processes]]:
         """Yield the processes of each GPU whose owner is known, or that its reading before had, too.
