@@ -16,11 +16,12 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from ebbtide_cli.masters.credentials import ProvenChannel
+from ebbtide_protos.flow import FLOW_OPTIONS
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 
 GPUS: Final = 8
 GIB: Final = 2**30
-OPTIONS: Final = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+OPTIONS: Final = [*FLOW_OPTIONS, ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
 
 
 class Master:

@@ -161,8 +161,12 @@ class MasterLoop:
         """
         while not self._durable.is_set():
             await self._durable.wait()
-        if self._stopped or any(True for _ in facts(self._cluster)):
+        if not self.is_no_news(facts):
             await self.tell(facts, lambda _: None)
+
+    def is_no_news(self, facts: Callable[[Cluster], Iterable[Event]]) -> bool:
+        """Return whether `tell_if_any` would have nothing to do and nothing to wait for."""
+        return self._durable.is_set() and not self._stopped and not any(True for _ in facts(self._cluster))
 
     async def tell_in_parts(
         self, facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Parts[Answer]]

@@ -16,6 +16,7 @@ from ebbtide_core.nodes import silence
 from ebbtide_core.views.ledger import Ledger
 from ebbtide_machine.place import NotTrusted
 from ebbtide_protos import home_socket
+from ebbtide_protos.flow import FLOW_OPTIONS
 from ebbtide_protos.v1 import agent_pb2_grpc, client_pb2_grpc
 from ebbtide_protos.version import VERSION
 
@@ -223,6 +224,7 @@ _SERVER_OPTIONS: Final = [
     ("grpc.max_connection_idle_ms", int(limits.CONNECTION_IDLE_S * 1000)),
     ("grpc.server_handshake_timeout_ms", int(limits.HANDSHAKE_S * 1000)),
     ("grpc.max_concurrent_streams", limits.MAX_CALLS_PER_USER + limits.MAX_STREAMS_PER_USER),
+    *FLOW_OPTIONS,
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),

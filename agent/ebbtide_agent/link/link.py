@@ -15,6 +15,7 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 from ebbtide_protos import protocol
+from ebbtide_protos.flow import FLOW_OPTIONS
 from ebbtide_protos.v1 import agent_pb2, agent_pb2_grpc
 from ebbtide_protos.version import VERSION
 
@@ -55,6 +56,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 10_000),  # the timeout that gRPC in fact applies; its default is a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    *FLOW_OPTIONS,
     # Each try has a channel and connection of its own, because a shared one would add gRPC's own back-off.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),

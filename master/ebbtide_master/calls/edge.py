@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import grpc
 from ebbtide_core.cluster import RefusalKind
@@ -17,7 +17,6 @@ from google.protobuf.message import DecodeError
 from ebbtide_master.api.views import PAGE
 from ebbtide_master.calls.admission import Admission, Allow
 from ebbtide_master.identity.caller import NotAllowedError, NotKnownError
-from ebbtide_master.identity.standing import Standing
 from ebbtide_master.loop import RefusedError, StoppedError
 from ebbtide_master.nodes.kept_logs import LogUnavailableError
 from ebbtide_master.throttle.concurrency import FullError
@@ -154,8 +153,8 @@ def _streamed(
     async def stream(request: Any, context: Any) -> None:
         try:
             with admission.admitted(name, context, streams=True) as admitted, admitted.standing() as standing:
-                async with aclosing(method(check(request, admitted.allow), context)) as replies:
-                    are_read = await _send(standing, replies, admitted.show, context)
+                async with standing.held(), aclosing(method(check(request, admitted.allow), context)) as replies:
+                    are_read = await _send(replies, admitted.show, context)
                 if not are_read:  # the caller gets the error once it reads on; until then one reply is kept
                     await _abort(name, context, SlowReaderError())
         except grpc.aio.AbortError:
@@ -166,15 +165,56 @@ def _streamed(
     return stream
 
 
-async def _send(standing: Standing, replies: AsyncIterator[Any], show: Callable[[Any], Any], context: Any) -> bool:
-    """Send ``replies`` as long as the caller may have them; return False once the caller does not read them."""
-    while (reply := await standing.next_of(replies)) is not None:
-        try:
-            async with asyncio.timeout(SLOW_READER_S):
-                await context.write(show(reply))
-        except TimeoutError:
-            return False
+async def _send(replies: AsyncIterator[Any], show: Callable[[Any], Any], context: Any) -> bool:
+    """Send ``replies``; return False once the caller does not read them."""
+    try:
+        async with asyncio.timeout(None) as timeout:
+            with _Patience(timeout) as patience:
+                async for reply in replies:
+                    patience.begin()
+                    await context.write(show(reply))
+                    patience.end()
+    except TimeoutError:
+        if not timeout.expired():  # the method itself raised this error
+            raise
+        return False
     return True
+
+
+class _Patience:
+    """Lets ``timeout`` expire once a write takes longer than `SLOW_READER_S`, by one timer for many writes."""
+
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self._timeout = timeout
+        self._clock = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._due = self._clock.time() + SLOW_READER_S
+        if self._timer is None:
+            self._timer = self._clock.call_at(self._due, self._look)
+
+    def end(self) -> None:
+        """Count no more."""
+        self._due = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._due is None:
+            return
+        if self._clock.time() >= self._due:
+            self._timeout.reschedule(self._due)
+        else:
+            self._timer = self._clock.call_at(self._due, self._look)
 
 
 async def _abort(name: str, context: Any, error: Exception) -> None:

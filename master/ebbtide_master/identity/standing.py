@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import asynccontextmanager
 
 from ebbtide_master.identity.caller import Caller, NotKnownError
 
@@ -19,15 +19,16 @@ class Standing:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, expires_in_s), self.end, f"the token of {caller.user} has expired")
 
-    async def next_of(self, replies: AsyncIterator[Any]) -> Any:
-        """Return the next reply, or None at the end. Raises `NotKnownError` as soon as the standing has ended."""
-        if self._why:
-            raise NotKnownError(self._why)
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Run the block, which is cancelled as soon as the standing ends. Raises `NotKnownError` then."""
         try:
             async with asyncio.timeout(None) as self._waiting:
-                return await anext(replies, None)
+                if self._why:
+                    raise NotKnownError(self._why)
+                yield
         except TimeoutError:
-            if not self._why:  # the method itself raised this error
+            if not self._why:  # the block itself raised this error
                 raise
             raise NotKnownError(self._why) from None
         finally:

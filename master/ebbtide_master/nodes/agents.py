@@ -236,7 +236,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             for status in session.hello.attempts:
                 ran = await self._loop.ask(partial(_ran_on, status=status, node=registration.node))
                 self._keep_log(session, status, ran)
-            async with aclosing(arrived(stream, TOGETHER)) as batches:
+            async with aclosing(arrived(stream, TOGETHER, partial(self._take_at_once, session))) as batches:
                 async for messages in batches:
                     for message in messages:
                         bounded(message)
@@ -248,6 +248,13 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
                                 await self._take(session, message)
         finally:
             session.outbox.put_nowait(None)
+
+    def _take_at_once(self, session: AgentSession, message: agent_pb2.AgentMessage) -> bool:
+        """Take in a message that waits for nothing, as most heartbeats do, and return True; else return False."""
+        if not message.HasField("heartbeat"):
+            return False
+        bounded(message)
+        return self._heartbeats.take_at_once(session, message.heartbeat)
 
     async def _take_statuses(self, session: AgentSession, statuses: list[agent_pb2.AttemptStatus]) -> None:
         """Take in statuses with one commit, because on a node with many short jobs they come faster than commits."""

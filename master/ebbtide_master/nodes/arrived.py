@@ -2,15 +2,18 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TypeVar
 
 Message = TypeVar("Message")
 
 
-async def arrived(stream: AsyncIterator[Message], most: int) -> AsyncGenerator[list[Message], None]:
+async def arrived(
+    stream: AsyncIterator[Message], most: int, at_once: Callable[[Message], bool] = lambda message: False
+) -> AsyncGenerator[list[Message], None]:
     """Yield the messages that have arrived since the last ones, in their order, at least one and ``most`` at most.
 
+    While those before are all taken in, a message for which ``at_once`` returns True is not yielded: it took it in.
     Raises what ended the stream, once all that came before is yielded.
     """
     waiting: deque[Message] = deque()
@@ -18,6 +21,8 @@ async def arrived(stream: AsyncIterator[Message], most: int) -> AsyncGenerator[l
 
     async def read() -> None:
         async for message in stream:
+            if not news.is_set() and at_once(message):
+                continue
             await room.acquire()
             waiting.append(message)
             news.set()

@@ -4,12 +4,13 @@ Most heartbeats change nothing, and thousands may come in a second. So one is ta
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from ebbtide_core import events as e
 from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
-from ebbtide_core.model.types import GpuId, Loan, NodeId
+from ebbtide_core.model.types import GpuId, NodeId
 from ebbtide_core.resources import foreign_processes
 from ebbtide_core.supply.supply import SUPPLY_LABEL
 from ebbtide_protos.v1 import agent_pb2
@@ -20,7 +21,6 @@ from ebbtide_master.loop import MasterLoop
 from ebbtide_master.nodes import machine_shutdown
 from ebbtide_master.nodes.idleness import Idleness
 from ebbtide_master.nodes.quarantine import is_released
-from ebbtide_master.nodes.readings import NodeReadings
 from ebbtide_master.nodes.sessions import AgentSession
 from ebbtide_master.nodes.supplies import HeardSupplies
 
@@ -47,22 +47,40 @@ class Heartbeats:
         self._every_s = every_s
         self._idleness = Idleness(clock)
 
+    def take_at_once(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> bool:
+        """Take in a heartbeat that changes nothing; return False if there is more to do, which `take` does.
+
+        Raises `SpecError`.
+        """
+        self._note(session, heartbeat)
+        session.noted = not self._loop.is_no_news(partial(self._facts, session, heartbeat.leaving))
+        if not session.noted:
+            self._acknowledge(session, heartbeat)
+        return not session.noted
+
     async def take(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
         """Take in a heartbeat; it is acknowledged once its facts are on disk. Raises `SpecError`, `StoppedError`."""
-        node, loan, readings = NodeId(session.hello.node), loan_of(heartbeat), session.readings
-        session.lent = loan is not None
-        readings.take(heartbeat)
-        self._idleness.take(node, readings)
-        await self._loop.tell_if_any(lambda cluster: self._facts(cluster, node, readings, loan, heartbeat.leaving))
+        if not session.noted:
+            self._note(session, heartbeat)
+        session.noted = False
+        await self._loop.tell_if_any(partial(self._facts, session, heartbeat.leaving))
+        self._acknowledge(session, heartbeat)
+
+    def _note(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
+        session.loan = loan_of(heartbeat)
+        session.readings.take(heartbeat)
+        self._idleness.take(session.node, session.readings)
+
+    def _acknowledge(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
         if heartbeat.beat:
             now = self._clock.now()
-            wanted = session.lent and self._supplies.needs(node, session.hello.labels.get(SUPPLY_LABEL, ""), now)
+            supply = session.hello.labels.get(SUPPLY_LABEL, "")
+            wanted = session.lent and self._supplies.needs(session.node, supply, now)
             session.acknowledge(heartbeat.beat, now, wanted, self._every_s())
 
-    def _facts(
-        self, cluster: Cluster, id: NodeId, readings: NodeReadings, loan: Loan | None, leaving: bool
-    ) -> Iterator[Event]:
-        """Yield what a heartbeat changes, such as that a GPU became unusable."""
+    def _facts(self, session: AgentSession, leaving: bool, cluster: Cluster) -> Iterator[Event]:
+        """Yield what the heartbeat that was noted last changes, such as that a GPU became unusable."""
+        id, readings = session.node, session.readings
         node = cluster.state.nodes[id]
         set_aside = set(node.quarantine)
         for gpu in readings.health_changed:
@@ -77,8 +95,8 @@ class Heartbeats:
             yield from foreign_facts(id, gpu, processes, cluster)
         yield from self._idleness.facts(cluster, node, readings.read)
         yield from machine_shutdown.facts(node, leaving, self._clock.now())
-        if node.facts.loan != loan:
-            yield e.LoanAnnounced(id, loan)
+        if node.facts.loan != session.loan:
+            yield e.LoanAnnounced(id, session.loan)
 
 
 def foreign_facts(

@@ -24,6 +24,7 @@ class NodeReadings:
         self.processes: Mapping[GpuId, Processes] = {}
         self._health = {GpuId(gpu.uuid): (gpu.healthy, False) for gpu in hello.gpus}  # whether healthy, whether gone
         self._unsettled: dict[GpuId, agent_pb2.GpuReading] = {}
+        self._withheld = set[GpuId]()  # those of which not all processes were yielded
 
     def take(self, heartbeat: agent_pb2.Heartbeat) -> None:
         """Take in the readings of a heartbeat."""
@@ -31,7 +32,8 @@ class NodeReadings:
         # What a delta leaves out was read again, so its processes have been seen twice.
         seen_again = self._unsettled if heartbeat.delta else {}
         self._unsettled = {}
-        self.processes = dict(self._settled(seen_again | changed))
+        news = {gpu: reading for gpu, reading in changed.items() if self._is_news(gpu, reading)}
+        self.processes = dict(self._settled(seen_again | news))
         health = {gpu: (reading.healthy, reading.gone) for gpu, reading in changed.items()}
         self.health_changed = [gpu for gpu in health if health[gpu] != self._health[gpu]]
         self._health |= health
@@ -41,6 +43,17 @@ class NodeReadings:
             self.read |= changed.keys()
         self.last |= changed
         self.changed = changed
+
+    def _is_news(self, gpu: GpuId, reading: agent_pb2.GpuReading) -> bool:
+        """Return whether the processes on a GPU, or their memory, may differ from those that were yielded last."""
+        before = self.last.get(gpu)
+        return (
+            before is None
+            or gpu in self._withheld
+            or not before.healthy
+            or before.processes_unknown
+            or list(before.processes) != list(reading.processes)
+        )
 
     def _settled(self, readings: Mapping[GpuId, agent_pb2.GpuReading]) -> Iterator[tuple[GpuId, Processes]]:
         """Yield the processes of each GPU whose owner is known, or that its reading before had, too.
@@ -53,6 +66,8 @@ class NodeReadings:
             before = self.last.get(gpu)
             known = {process.pid for process in before.processes} if before is not None else set()
             found = [each for each in reading.processes if each.user or each.command or each.pid in known]
+            self._withheld.discard(gpu)
             if len(found) < len(reading.processes):
                 self._unsettled[gpu] = reading
+                self._withheld.add(gpu)
             yield gpu, found

@@ -15,7 +15,7 @@ from ebbtide_core.model.types import GpuId, JobId, NodeId, RefusalCause
 from ebbtide_protos.spec import LOG_RULES
 from ebbtide_protos.v1 import agent_pb2, channel_pb2
 
-from ebbtide_master.convert import order_to_message
+from ebbtide_master.convert import loan_of, order_to_message
 from ebbtide_master.identity.running_as import AGENTS_OWN, Accounts
 from ebbtide_master.nodes.channels import Channels
 from ebbtide_master.nodes.kept_logs import KeptLogs, LogUnavailableError
@@ -40,6 +40,7 @@ class AgentSession:
 
     def __init__(self, hello: agent_pb2.Hello, now: float) -> None:
         self.hello = hello
+        self.node = NodeId(hello.node)
         self.registration: e.NodeRegistered | None = None  # None until the core takes it in
         self.outbox = AgentOutbox()
         self.readings = NodeReadings(hello)
@@ -48,13 +49,19 @@ class AgentSession:
         self.heartbeat_s = 0.0  # how often the agent was asked to send heartbeats
         self.reads: dict[int, asyncio.Future[agent_pb2.LogData]] = {}
         self.waits = Counter[str]()  # number of these reads that wait until the job prints more, by user
-        self.lent = hello.HasField("loan")  # whether the node goes some day, and its logs with it
+        self.loan = loan_of(hello)  # what the agent said last of when the node goes
+        self.noted = False  # whether the next heartbeat is in the readings already
         self.surprised = False  # whether an unexpected message was logged
 
     @property
     def registered(self) -> bool:
         """Whether orders may be sent."""
         return self.registration is not None
+
+    @property
+    def lent(self) -> bool:
+        """Whether the node goes some day, and its logs with it."""
+        return self.loan is not None
 
     def register(self, registration: e.NodeRegistered) -> None:
         """Let orders be sent from now on, because the core takes in ``registration``."""

@@ -70,6 +70,38 @@ async def test_no_more_is_read_ahead_than_allowed() -> None:
         assert await anext(batches) == [2, 3]
 
 
+async def test_what_is_taken_in_at_once_is_not_yielded() -> None:
+    stream, taken = Stream(), list[int]()
+
+    def at_once(message: int) -> bool:
+        taken.extend([message] * (message % 2))
+        return message % 2 == 1
+
+    stream.put(1, 3, 4, None)
+    assert ([messages async for messages in arrived(stream, 4, at_once)], taken) == ([[4]], [1, 3])
+
+
+async def test_nothing_is_taken_in_at_once_before_what_came_earlier_is_taken_in() -> None:
+    stream, taken = Stream(), list[int]()
+
+    def at_once(message: int) -> bool:
+        taken.append(message)
+        return message != 1
+
+    async with aclosing(arrived(stream, 4, at_once)) as batches:
+        stream.put(1, 2)
+        assert await anext(batches) == [1, 2]
+        stream.put(3)
+        await until(stream, 3)
+        assert await anext(batches) == [3]
+        later = asyncio.ensure_future(anext(batches))
+        await asyncio.sleep(0)
+        stream.put(4, None)
+        await asyncio.wait([later])
+        assert isinstance(later.exception(), StopAsyncIteration)
+    assert taken == [1, 4]
+
+
 @pytest.mark.parametrize("last", [None, ValueError("it broke")])
 async def test_all_that_came_before_the_end_is_yielded(last: Exception | None) -> None:
     stream, seen = Stream(), list[int]()
@@ -107,7 +139,7 @@ async def test_reports_of_an_agent_that_come_during_a_commit_are_committed_toget
             yield message
 
     monkeypatch.setattr("ebbtide_master.loop.BATCH_S", 60.0)
-    monkeypatch.setattr(agents, "arrived", lambda stream, most: arrived(counted(stream), most))
+    monkeypatch.setattr(agents, "arrived", lambda stream, *how: arrived(counted(stream), *how))
     async with a_master(tmp_path) as master:
         agent = await master.agent("n1", gpus=4)
         jobs = [await master.running(agent) for _ in range(4)]

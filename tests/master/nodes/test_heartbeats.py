@@ -127,6 +127,16 @@ async def test_a_quarantine_that_comes_after_a_clean_reading_ends_with_a_heartbe
         assert not master.cluster.state.nodes["n1"].quarantine  # type: ignore[index]
 
 
+def test_processes_that_were_seen_are_said_once_and_one_that_nobody_owns_once_it_is_seen_again() -> None:
+    readings, said = NodeReadings(make_hello("n1", gpus=1)), list[list[int]]()
+    owned, unknown = agent_pb2.GpuProcess(pid=1, user="ann"), agent_pb2.GpuProcess(pid=2)
+    without, with_both = reading(0, processes=[owned]), reading(0, processes=[owned, unknown])
+    for seen in (without, without, with_both, None, with_both, with_both, without):
+        readings.take(agent_pb2.Heartbeat(gpus=[] if seen is None else [seen]))
+        said.append([process.pid for process in readings.processes.get(GpuId("n1-0"), [])])
+    assert said == [[1], [], [1], [], [1, 2], [], [1]]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_deltas_leave_behind_what_complete_heartbeats_do(seed: int) -> None:
     """Each heartbeat either has all readings, or only those that differ, in any mixture."""
