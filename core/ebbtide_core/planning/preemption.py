@@ -187,13 +187,13 @@ def minimal_set(draft: Draft, job: Job, candidates: list[Job], nodes: Nodes) -> 
     victims: list[Job] = []
     for candidate in candidates:
         victims.append(candidate)
-        if makes_room(draft, job, victims, nodes):
+        if suffice(draft, job, victims, nodes):
             break
     else:
         return []
     for victim in reversed(victims[:-1]):
         rest = [other for other in victims if other is not victim]
-        if makes_room(draft, job, rest, nodes):
+        if suffice(draft, job, rest, nodes):
             victims = rest
     return victims
 

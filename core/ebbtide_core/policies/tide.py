@@ -126,6 +126,10 @@ class _Pass:
         self.smallest = min(
             [size for waiting in self.queue.by_priority.values() for size, _ in waiting.lines], default=0
         )
+        self.most_due = sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE * SHARE_OF_DUE
+        """The GPUs that due jobs of a priority have at most."""
+        self.preempted = False
+        """Whether others step aside for a job: only for one in a pass, to bound its cost. The next follows at once."""
         self.ahead = 0
         """How many jobs have had their turns in vain."""
         self._too_large: dict[Hashable, list[tuple[int, float, int]]] = {}
@@ -133,17 +137,16 @@ class _Pass:
 
     def offer_to_due(self, priority: int) -> None:
         """Offer the due jobs of ``priority`` their turns; keep room for those that have been due for one length."""
-        draft, total = self.draft, sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE
-        given, earlier, counted = 0, self.foresight.index.first_due, 0
+        draft, given, earlier, counted = self.draft, 0, self.foresight.index.first_due, 0
         self.victims.weighed = 0
         for due, sequence, job in islice(self.queue.by_priority[priority].by_due, MOST_LOOKED_AT):
             if due > self.now:
                 draft.recheck(due)
                 return
-            while counted < len(earlier) and earlier[counted] < (due, sequence, job) and given <= total * SHARE_OF_DUE:
+            while counted < len(earlier) and earlier[counted] < (due, sequence, job) and given <= self.most_due:
                 given += self._counts(earlier[counted][-1], priority)
                 counted += 1
-            if given and given + job.gpus_min > total * SHARE_OF_DUE:
+            if given and given + job.gpus_min > self.most_due:
                 return
             if self._fits(job):
                 given += job.gpus_min
@@ -205,7 +208,7 @@ class _Pass:
         if not holds_up(job, self.snapshot.books):
             self.draft.wait(job)
             return False
-        if self.ahead and self.victims.are_enough:
+        if self.ahead and (self.preempted or self.victims.are_enough):
             self.ahead += 1
             return False
         wait_s = self._wait_s(job)
@@ -221,9 +224,11 @@ class _Pass:
 
     def _preempt(self, job: Job, wait_s: float, *, due: bool) -> bool:
         """Have others step aside for ``job`` if that costs less than a wait of ``wait_s``; return whether they do."""
-        choice = self.victims.choose(job, wait_s, due=due)
+        choice = None if self.preempted else self.victims.choose(job, wait_s, due=due)
         if choice is None:
             return False
+        self.preempted = True
+        self.draft.recheck(self.now)
         mine, last = self.foresight.outlook(job), self.foresight.outlook(choice[0][-1])
         why = f"job {job.id} ({mine}) would have room in about {duration(wait_s)}, this one is {last}"
         claim(self.draft, job, choice, f"preempted by job {job.id}: {why}")

@@ -16,6 +16,8 @@ from ebbtide_core.events import (
     NodeDisconnected,
     NodeDrained,
     NodeLost,
+    ReleaseRequested,
+    SchedulingDue,
 )
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.constraints import Needs
@@ -30,7 +32,7 @@ from ebbtide_core.resources.placing import Trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.lab import DONE, Lab, gpus_of, registration, stepped_aside, stopped
+from tests.core.lab import DONE, Lab, gpus_of, registration, stepped_aside, stopped, wake_times
 
 
 def lab_of(gpus: int = 1, nodes: str = "a", **options: str) -> Lab:
@@ -471,6 +473,17 @@ def test_a_change_of_priority_counts_from_the_next_decision_on() -> None:
     assert stopped(lab.last) == {running.id}
 
 
+def test_others_step_aside_for_one_job_in_a_pass_and_for_the_next_one_in_the_pass_that_follows_at_once() -> None:
+    lab = lab_of(gpus=2)
+    long = {lab.running(1).id for _ in range(2)}
+    for trial in [lab.submit(1, te=True, hold=True) for _ in range(2)]:
+        lab.cluster.handle(ReleaseRequested(trial.id), lab.now)
+    first, second = (lab.cluster.handle(SchedulingDue(), lab.now) for _ in range(2))
+    assert len(stopped(first)) == len(stopped(second)) == 1
+    assert stopped(first) | stopped(second) == long
+    assert wake_times(first) == [lab.now]
+
+
 def test_a_job_that_cannot_be_preempted_stays() -> None:
     lab = lab_of()
     lab.running(1, suspend=SuspendMode.NONE)
@@ -670,9 +683,9 @@ def test_a_job_that_nobody_was_to_step_aside_for_is_weighed_again_where_figures_
         return may_be_preempted(draft, other, min_run_s)
 
     monkeypatch.setattr(victims, "may_be_preempted", noted)
-    lab = lab_of(nodes="abcdefgh")
-    jobs = {lab.running(1).id for _ in range(8)}
-    lab.submit(1, time_limit_s=1000.0)
+    lab = lab_of(nodes=string.ascii_letters)
+    jobs = {lab.running(1).id for _ in string.ascii_letters}
+    lab.submit(1, time_limit_s=300.0)
     assert asked == jobs
     asked.clear()
     lab.submit(1)

@@ -26,7 +26,7 @@ TRIAL_WEIGHT: Final = 6.0
 """How much more a second counts for a trial-and-error job, until it has run longer than such jobs do."""
 FRESH_S: Final = 60.0
 """The age in seconds at which the figures of a node are renewed."""
-MOST_RENEWED: Final = 32
+MOST_RENEWED: Final = 16
 """The nodes whose figures one pass renews because of their age."""
 MOST_DEMANDS: Final = 512
 """The demands of which the rates are kept, and those for which the nodes are sorted."""
@@ -102,7 +102,7 @@ class Preemptible:
     """What bounds whether it pays that a job of one priority steps aside on a node."""
 
     price: float
-    """The least price of a delay among these jobs."""
+    """The least price of a delay among these jobs in the next `FRESH_S`, in which a length grows by twice that."""
     left_s: float
     """The most seconds that one of them is expected to take beyond what stepping aside costs it."""
     gpus: int
@@ -117,7 +117,7 @@ class Candidate(NamedTuple):
     """A node with jobs that may step aside."""
 
     price: float
-    """The least price of a delay among these jobs."""
+    """The least price of a delay among these jobs, as in `Preemptible`."""
     number: int
     """The place of the node among all nodes, which orders those of one price."""
     node: NodeId
@@ -352,7 +352,7 @@ class RoomRates:
             if job.preemptible:
                 known = preemptible.get(job.priority, NONE)
                 preemptible[job.priority] = Preemptible(
-                    min(known.price, price(job, outlook)),
+                    min(known.price, weight_of(job, outlook) / (outlook.length_s + 2 * FRESH_S)),
                     max(known.left_s, outlook.left_s - cost_s(job)),
                     known.gpus + has[0],
                 )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import Final
 
@@ -38,7 +39,7 @@ TWICE: Final = 2.0
 """How many times a victim's delay counts, and how many times as long as the other job it has to be expected to take."""
 MOST_TRIED: Final = 32
 """The nodes, the cheapest first, on which a job looks for less urgent ones that step aside; once it has found some, it
-looks at a quarter of the rest.
+looks at an eighth of the rest.
 """
 MOST_WEIGHED: Final = 4
 """The due jobs, and the others, of one priority for which a pass weighs whether others should step aside."""
@@ -64,6 +65,12 @@ class Victims:
         """Return whether as many jobs were weighed as may be."""
         return self.weighed >= MOST_WEIGHED
 
+    @cached_property
+    def _weakest_rank(self) -> float | None:
+        """Return the rank of the weakest nodes; None if all nodes are alike."""
+        ranks = {weakness(node) for node in self._draft.snapshot.nodes.values()}
+        return max(ranks) if len(ranks) > 1 else None
+
     def choose(self, job: Job, wait_s: float, *, due: bool) -> Choice | None:
         """Return whose stepping aside costs less than a wait of ``wait_s`` costs ``job``; None if nobody's does."""
         if self.are_enough:
@@ -77,7 +84,7 @@ class Victims:
         index, less_urgent = self._foresight.index, wait_s > PATIENCE * mine.left_s
         nodes = index.rates.cheapest_first(job.priority, equals=longer < math.inf, less_urgent=less_urgent)
         first = next(nodes, None)
-        if first is None or first.price * mine.left_s >= worth * wait_s:
+        if first is None or TWICE * first.price * mine.left_s >= worth * wait_s:
             return None
         self.weighed += 1
         search, since = Search(index.rates.renewals, worth * wait_s, mine.left_s, longer, less_urgent), 0
@@ -100,10 +107,8 @@ class Victims:
         """
         if self._draft.trial.is_gang(job):
             return None
-        nodes, index = self._draft.snapshot.nodes, self._foresight.index
-        ranks = [*map(weakness, nodes.values())]
-        weakest = max(ranks, default=0.0)
-        if weakest == min(ranks, default=0.0):
+        nodes, index, weakest = self._draft.snapshot.nodes, self._foresight.index, self._weakest_rank
+        if weakest is None:
             return None
         with_victims = index.rates.cheapest_first(PRODUCTION, equals=False, less_urgent=True)
         stronger = [found.node for found in with_victims if weakness(nodes[found.node]) < weakest]
@@ -134,8 +139,7 @@ class Victims:
 
         Only nodes whose figures were renewed after the renewal ``since`` are looked at, and only jobs of priority
         ``level`` or less urgent ones.
-        What bounds the choice on a node is mostly less than a minute old, in which a price hardly falls by half. Half
-        of it times `TWICE` bounds what a second costs there; so the search ends at the first node that cannot be
+        The figures of nodes bound what a second costs there, so the search ends at the first node that cannot be
         cheaper.
         """
         best, least, left_s = None, worth * wait_s, self._foresight.outlook(job).left_s
@@ -153,13 +157,13 @@ class Victims:
         from_priority = max(level, job.priority + (longer == math.inf))
         for cheapest, _, id, most_s in nodes:
             at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
-            if cheapest * left_s + at_least >= least or tried >= MOST_TRIED:
+            if TWICE * cheapest * left_s + at_least >= least or tried >= MOST_TRIED:
                 break
             if rates.renewal_of[id] <= since or rates.most_gpus(id, from_priority) < need:
                 continue
             if most_s > longer_s and (able := self._able(job, id, longer, level)):
                 if most_s == math.inf:
-                    tried += 1 if best is None else 4
+                    tried += 1 if best is None else 8
                 found = self._cheapest(job, (id,), able, worth, least)
                 if found is not None:
                     least, best = found
