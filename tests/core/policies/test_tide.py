@@ -26,6 +26,7 @@ from ebbtide_core.planning.preemption import could_make_room, may_be_preempted
 from ebbtide_core.planning.tide import kept_room, victims
 from ebbtide_core.planning.tide.index import TideIndex
 from ebbtide_core.planning.tide.kept_room import MOST_COMPARED
+from ebbtide_core.planning.tide.victims import MOST_TRIED
 from ebbtide_core.policies.registry import PolicyError, create_policy
 from ebbtide_core.policies.tide import MOST_LOOKED_AT
 from ebbtide_core.resources.placing import Trial
@@ -484,6 +485,17 @@ def test_others_step_aside_for_one_job_in_a_pass_and_for_the_next_one_in_the_pas
     assert wake_times(first) == [lab.now]
 
 
+def test_nodes_where_less_urgent_jobs_share_gpus_with_more_urgent_ones_hide_no_node_where_they_do_not() -> None:
+    names = string.ascii_letters[: MOST_TRIED + 2]
+    lab = lab_of(nodes=names)
+    for node in names[1:]:
+        for priority in (40, 60):
+            lab.running("1/2", needs=Needs(on=(node,)), priority=priority)
+    alone = lab.running(1, priority=60, weight=2.0, grace_s=0.0)
+    lab.submit(1, priority=50)
+    assert stopped(lab.last) == {alone.id}
+
+
 def test_a_job_that_cannot_be_preempted_stays() -> None:
     lab = lab_of()
     lab.running(1, suspend=SuspendMode.NONE)
@@ -683,8 +695,11 @@ def test_a_job_that_nobody_was_to_step_aside_for_is_weighed_again_where_figures_
         return may_be_preempted(draft, other, min_run_s)
 
     monkeypatch.setattr(victims, "may_be_preempted", noted)
-    lab = lab_of(nodes=string.ascii_letters)
-    jobs = {lab.running(1).id for _ in string.ascii_letters}
+    names = string.ascii_lowercase[:16]
+    lab = lab_of(nodes=names)
+    jobs = {lab.running(1).id for _ in names}
+    lab.wait(1800)
+    asked.clear()
     lab.submit(1, time_limit_s=300.0)
     assert asked == jobs
     asked.clear()

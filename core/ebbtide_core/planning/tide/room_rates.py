@@ -10,15 +10,16 @@ takes it. The figures of a node are renewed when its jobs change, and once they 
 
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from ebbtide_core.estimates.outlook import UNKNOWN_S, Outlook, Outlooks, OutlookSource
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, JobClass, NodeId
+from ebbtide_core.model.types import WHOLE, GpuId, JobClass, NodeId
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.pools import PoolState
 
@@ -38,6 +39,8 @@ KNOWN: Final = frozenset({OutlookSource.DECLARED, OutlookSource.PROGRESS, Outloo
 """The sources that know how long the job itself takes, or takes at most."""
 UNPROVED: Final = 0.25
 """How likely a job is assumed to lose its work by stepping aside, before it proved that it can suspend."""
+STAYS: Final = -math.inf
+"""What counts as the priority of a job that is never preempted."""
 RESTART_S: Final = 30.0
 """The assumed time in seconds in which a job comes back, before that was measured."""
 
@@ -105,11 +108,11 @@ class Preemptible:
     """The least price of a delay among these jobs in the next `FRESH_S`, in which a length grows by twice that."""
     left_s: float
     """The most seconds that one of them is expected to take beyond what stepping aside costs it."""
-    gpus: int
-    """The GPUs of the node that are promised to them."""
+    save_s: float
+    """The least seconds that one of them takes to step aside."""
 
 
-NONE: Final = Preemptible(float("inf"), -float("inf"), 0)
+NONE: Final = Preemptible(math.inf, -math.inf, math.inf)
 """The bounds of no job."""
 
 
@@ -149,6 +152,8 @@ class _NodeRates:
     """What each job holds, by its time per completion in seconds."""
     preemptible: dict[int, Preemptible]
     """What bounds a preemption, by priority."""
+    whole: Counter[float]
+    """The GPUs by the priority of the most urgent job on each; `STAYS` if a job is there that is never preempted."""
 
     def alone(self, needed: Resources) -> float:
         """Return how often a job ends that alone makes room for what is ``needed``."""
@@ -277,12 +282,17 @@ class RoomRates:
         most = min(gpus, len(node.slices)) if gang else gpus
         return self._nodes[id].first_s((most, min(cpus, node.facts.cpus), min(mem_bytes, node.facts.mem_bytes)))
 
-    def cheapest_first(self, priority: int, *, equals: bool, less_urgent: bool) -> Iterator[Candidate]:
+    def cheapest_first(self, priority: int, *, equals: bool, less_urgent: bool, since: int = 0) -> Iterator[Candidate]:
         """Yield the nodes with jobs that could step aside for one of ``priority``, the least price of a delay first.
 
         ``equals`` says whether jobs of that priority count, ``less_urgent`` whether others do: the delay of such a job
-        counts `NEXT_TO_NOTHING`, and it takes for ever.
+        counts `NEXT_TO_NOTHING`, and it takes for ever. Only nodes that were renewed after the renewal ``since`` count.
         """
+        if since:
+            renewed = takewhile(lambda id: self.renewal_of[id] > since, reversed(self._renewed))
+            there = [self._candidate(id, priority, equals, less_urgent) for id in renewed]
+            yield from sorted([candidate for candidate in there if candidate is not None])
+            return
         seen = set[NodeId]()
         others = [nodes for other, nodes in self._by_price.items() if other > priority] if less_urgent else []
         for found in merge(*others):
@@ -293,14 +303,31 @@ class RoomRates:
             if found.node not in seen:
                 yield found
 
+    def _candidate(self, id: NodeId, priority: int, equals: bool, less_urgent: bool) -> Candidate | None:
+        there = self._nodes[id].preemptible
+        prices = [bounds.price for other, bounds in there.items() if other > priority] if less_urgent else []
+        if prices:
+            return Candidate(min(prices) * NEXT_TO_NOTHING, self._numbers[id], id, math.inf)
+        if equals and (bounds := there.get(priority)) is not None:
+            return Candidate(bounds.price, self._numbers[id], id, bounds.left_s)
+        return None
+
     def less_urgent_than(self, priority: int) -> list[int]:
         """Return the priorities of jobs that could step aside for one of ``priority``, the least urgent first."""
         return sorted([other for other, nodes in self._by_price.items() if other > priority and nodes], reverse=True)
 
-    def most_gpus(self, node: NodeId, priority: int) -> int:
-        """Return how many GPUs ``node`` has idle, or promised to jobs of ``priority`` or less urgent ones."""
+    def least_save_s(self, node: NodeId, priority: int) -> float:
+        """Return how long any job of ``priority`` or a less urgent one on ``node`` takes at least to step aside."""
+        there = self._nodes[node].preemptible.items()
+        return min([bounds.save_s for other, bounds in there if other >= priority], default=math.inf)
+
+    def may_free(self, node: NodeId, priority: int, parts: int) -> bool:
+        """Return whether ``node`` may have room for ``parts`` without jobs of ``priority`` and less urgent ones."""
+        if parts < WHOLE:
+            return True
         figures = self._nodes[node]
-        return figures.idle[0] + sum([there.gpus for other, there in figures.preemptible.items() if other >= priority])
+        freed = sum([count for urgent, count in figures.whole.items() if urgent >= priority])
+        return (figures.idle[0] + freed) * WHOLE >= parts
 
     def renew(self, now: float) -> None:
         """Renew the figures of the nodes that changed, or whose figures are old, as of Unix time ``now``."""
@@ -344,22 +371,27 @@ class RoomRates:
 
     def _figures(self, node: Node, now: float) -> _NodeRates:
         held, preemptible = list[tuple[float, Resources]](), dict[int, Preemptible]()
+        most_urgent = dict[GpuId, float]()
         for id in sorted(node.planned):
             job = self._state.jobs[id]
             outlook = self._outlooks.of(job, now)
             has = _held_on(job, node.id)
             held.append((max(1.0, outlook.left_s), has))
+            urgent = job.priority if job.preemptible else STAYS
+            for piece in job.planned.nodes if job.planned is not None else ():
+                for gpu in piece.gpus if piece.node == node.id else ():
+                    most_urgent[gpu.gpu] = min(urgent, most_urgent.get(gpu.gpu, math.inf))
             if job.preemptible:
                 known = preemptible.get(job.priority, NONE)
                 preemptible[job.priority] = Preemptible(
                     min(known.price, weight_of(job, outlook) / (outlook.length_s + 2 * FRESH_S)),
                     max(known.left_s, outlook.left_s - cost_s(job)),
-                    known.gpus + has[0],
+                    min(known.save_s, save_s(job)),
                 )
         held.sort()
         use = node.promised
         idle = (node.idle(use), node.facts.cpus - use.cpus, float(node.facts.mem_bytes - use.mem_bytes))
-        return _NodeRates(idle, held, preemptible)
+        return _NodeRates(idle, held, preemptible, Counter(most_urgent.values()))
 
 
 def gpus_on(job: Job, node: NodeId) -> int:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from typing import Final
 
 from ebbtide_core.job.job import Job
@@ -82,8 +81,8 @@ class Victims:
         worth = price(job, mine)
         longer = TWICE if may_ask_equals(job, mine) else max(TWICE, self._bound) if due else math.inf
         index, less_urgent = self._foresight.index, wait_s > PATIENCE * mine.left_s
-        nodes = index.rates.cheapest_first(job.priority, equals=longer < math.inf, less_urgent=less_urgent)
-        first = next(nodes, None)
+        equals = longer < math.inf
+        first = next(index.rates.cheapest_first(job.priority, equals=equals, less_urgent=less_urgent), None)
         if first is None or TWICE * first.price * mine.left_s >= worth * wait_s:
             return None
         self.weighed += 1
@@ -92,9 +91,10 @@ class Victims:
             search, since = replace(vain, renewal=index.rates.renewals), vain.renewal
         best, levels = None, index.rates.less_urgent_than(job.priority) if less_urgent else []
         for level in levels if len(levels) > 1 else ():
-            there = index.rates.cheapest_first(level - 1, equals=False, less_urgent=True)
-            best = best or self._best_choice(job, there, since, worth, wait_s, math.inf, level)
-        best = best or self._best_choice(job, chain([first], nodes), since, worth, wait_s, longer, job.priority)
+            there = index.rates.cheapest_first(level - 1, equals=False, less_urgent=True, since=since)
+            best = best or self._best_choice(job, there, worth, wait_s, math.inf, level)
+        nodes = index.rates.cheapest_first(job.priority, equals=equals, less_urgent=less_urgent, since=since)
+        best = best or self._best_choice(job, nodes, worth, wait_s, longer, job.priority)
         if best is None and not self._draft.trial.is_gang(job):
             index.in_vain[job.id] = search
         return best
@@ -129,7 +129,6 @@ class Victims:
         self,
         job: Job,
         nodes: Iterator[Candidate],
-        since: int,
         worth: float,
         wait_s: float,
         longer: float,
@@ -137,10 +136,8 @@ class Victims:
     ) -> Choice | None:
         """Return the cheapest victims whose delay costs less than ``job`` waits; None if there are none.
 
-        Only nodes whose figures were renewed after the renewal ``since`` are looked at, and only jobs of priority
-        ``level`` or less urgent ones.
-        The figures of nodes bound what a second costs there, so the search ends at the first node that cannot be
-        cheaper.
+        Only jobs of priority ``level`` or less urgent ones are looked at. The figures of nodes bound what victims cost
+        there, so the search ends at the first node that cannot be cheaper.
         """
         best, least, left_s = None, worth * wait_s, self._foresight.outlook(job).left_s
         longer_s = left_s * (longer if longer < math.inf else TWICE)
@@ -153,13 +150,15 @@ class Victims:
             }
             found = self._cheapest(job, None, [*everywhere.values()], worth, least)
             return None if found is None else found[1]
-        rates, tried, need = self._foresight.index.rates, 0, -(-job.gpus_min // WHOLE)
+        rates, tried = self._foresight.index.rates, 0
         from_priority = max(level, job.priority + (longer == math.inf))
         for cheapest, _, id, most_s in nodes:
-            at_least = worth * PATIENCE * left_s if most_s == math.inf else 0.0
-            if TWICE * cheapest * left_s + at_least >= least or tried >= MOST_TRIED:
+            at_least = TWICE * cheapest * left_s + (worth * PATIENCE * left_s if most_s == math.inf else 0.0)
+            if at_least >= least or tried >= MOST_TRIED:
                 break
-            if rates.renewal_of[id] <= since or rates.most_gpus(id, from_priority) < need:
+            if at_least + worth * rates.least_save_s(id, from_priority) >= least:
+                continue
+            if not rates.may_free(id, from_priority, job.gpus_min):
                 continue
             if most_s > longer_s and (able := self._able(job, id, longer, level)):
                 if most_s == math.inf:
