@@ -105,7 +105,7 @@ class Preemptible:
     """What bounds whether it pays that a job of one priority steps aside on a node."""
 
     price: float
-    """The least price of a delay among these jobs in the next `FRESH_S`, in which a length grows by twice that."""
+    """The least price of a delay among these jobs in the next `FRESH_S`, if lengths grow by twice that at most."""
     left_s: float
     """The most seconds that one of them is expected to take beyond what stepping aside costs it."""
     save_s: float
@@ -322,7 +322,7 @@ class RoomRates:
         return min([bounds.save_s for other, bounds in there if other >= priority], default=math.inf)
 
     def may_free(self, node: NodeId, priority: int, parts: int) -> bool:
-        """Return whether ``node`` may have room for ``parts`` without jobs of ``priority`` and less urgent ones."""
+        """Return whether ``node`` may have room for ``parts`` once jobs of ``priority`` and less urgent ones left."""
         if parts < WHOLE:
             return True
         figures = self._nodes[node]
