@@ -103,6 +103,8 @@ def _nodes_with_spare(draft: Draft, job: Job, resize_after_s: float) -> Iterator
     """Yield the same for a job that needs one node, and look at no more nodes than it takes."""
     _recheck_surplus(draft, resize_after_s)
     index, placed, seen = draft.snapshot.elastic_jobs, draft.placed_elastic(), set[NodeId]()
+    if not (placed or index.greatest_surplus_first):
+        return
     changed = {node for id in placed for node in draft.placements[id].allocation.node_ids}
     nodes = (draft.trial.nodes_with_spare(index, draft.least(job)) | changed) & draft.trial.nodes.keys()
     for other in _greatest_surplus_first(draft, placed, nodes):

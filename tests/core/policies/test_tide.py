@@ -282,7 +282,7 @@ def test_a_node_that_is_lost_in_the_moment_of_a_pass_is_asked_for_no_victims_aft
     lab.now -= 1.0  # the next step comes in the same moment
     lab.submit(1, te=True)
     index_of(lab).rates.renew(lab.now)
-    there = index_of(lab).rates.cheapest_first(42, equals=True, less_urgent=True)
+    there = index_of(lab).rates.candidates.cheapest_first(42, equals=True, less_urgent=True)
     assert [candidate.node for candidate in there] == ["a"]
 
 

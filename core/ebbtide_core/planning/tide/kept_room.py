@@ -24,12 +24,15 @@ class KeptRoom:
         self._foresight = foresight
         self._first_rooms: dict[Hashable, tuple[list[NodeId], float]] = {}
         """Where due jobs are expected to fit first, by demand, until another job gets room."""
+        self._changed = set[NodeId]()
+        """The nodes where this pass changed who would have room."""
         self._fits_in: dict[Hashable, dict[NodeId, float | None]] = {}
-        """In how many seconds they are expected to fit on each node, until something changes there."""
+        """In how many seconds jobs are expected to fit on each of these nodes, until something changes there again."""
 
     def note_changes(self, nodes: Iterable[NodeId]) -> None:
         """Forget what depends on who would have room on ``nodes``."""
         self._first_rooms.clear()
+        self._changed.update(nodes)
         for by_node in self._fits_in.values():
             for id in nodes:
                 by_node.pop(id, None)
@@ -42,12 +45,14 @@ class KeptRoom:
         return found
 
     def _search_first_room(self, job: Job) -> tuple[list[NodeId], float]:
-        spec, need = job.spec, -(-job.gpus_min // WHOLE)
+        spec, need, demand = job.spec, -(-job.gpus_min // WHOLE), demand_of(job)
         gang, each = self._draft.trial.is_gang(job), need // spec.nodes
         found, sought = list[tuple[float, int, NodeId]](), 2 * need
-        fits_in = self._fits_in.setdefault(demand_of(job), {})
-        for _, number, id in self._foresight.index.rates.soonest_first(job, each, gang=gang):
+        rates, changed = self._foresight.index.rates, self._fits_in.setdefault(demand, {})
+        known = rates.fits_in(demand)
+        for _, number, id in rates.soonest_first(job, each, gang=gang):
             wanted = min(each, len(self._draft.snapshot.nodes[id].slices)) if gang else need
+            fits_in = changed if id in self._changed else known
             if id not in fits_in:
                 fits_in[id] = self._fits_in_s(job, id, wanted)
             at = fits_in[id]

@@ -9,7 +9,7 @@ from ebbtide_core.estimates.outlook import Kind, Outlook, Outlooks, kinds_of
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import JobId
-from ebbtide_core.planning.tide.room_rates import weight_of
+from ebbtide_core.planning.tide.prices import weight_of
 
 Entry = tuple[float, int, Job]
 """A job by its outlook, or by the Unix time at which it is due; then by submission."""

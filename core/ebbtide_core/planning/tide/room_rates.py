@@ -1,4 +1,4 @@
-"""Estimates how often room of each size appears, and what a delay of the jobs that have room would cost at least.
+"""Estimates how often room of each size appears.
 
 A job that takes t seconds per completion ends with the rate 1/t. Room for a job appears on a node as often as one of
 those jobs ends that alone would make room for it there. Where several have to end for that, smaller jobs that wait take
@@ -10,122 +10,24 @@ takes it. The figures of a node are renewed when its jobs change, and once they 
 
 import math
 from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final, NamedTuple
 
-from ebbtide_core.estimates.outlook import UNKNOWN_S, Outlook, Outlooks, OutlookSource
+from ebbtide_core.estimates.outlook import Outlook, Outlooks
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import WHOLE, GpuId, JobClass, NodeId
+from ebbtide_core.model.types import WHOLE, NodeId
+from ebbtide_core.planning.tide.candidates import FRESH_S, Bounds, Candidates, bounds_of
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.pools import PoolState
 
-TRIAL_WEIGHT: Final = 6.0
-"""How much more a second counts for a trial-and-error job, until it has run longer than such jobs do."""
-FRESH_S: Final = 60.0
-"""The age in seconds at which the figures of a node are renewed."""
 MOST_RENEWED: Final = 16
 """The nodes whose figures one pass renews because of their age."""
 MOST_DEMANDS: Final = 512
 """The demands of which the rates are kept, and those for which the nodes are sorted."""
 TINY: Final = 1e-6
 """The CPUs that may be missing, because sums of fractions are not exact."""
-NEXT_TO_NOTHING: Final = 1e-9
-"""What the delay of a less urgent job counts: just enough to choose among such jobs."""
-KNOWN: Final = frozenset({OutlookSource.DECLARED, OutlookSource.PROGRESS, OutlookSource.TIME_LIMIT})
-"""The sources that know how long the job itself takes, or takes at most."""
-UNPROVED: Final = 0.25
-"""How likely a job is assumed to lose its work by stepping aside, before it proved that it can suspend."""
-STAYS: Final = -math.inf
-"""What counts as the priority of a job that is never preempted."""
-RESTART_S: Final = 30.0
-"""The assumed time in seconds in which a job comes back, before that was measured."""
-
-
-def price(job: Job, outlook: Outlook) -> float:
-    """Return what a second of delay costs: it counts relative to the expected length, times the job's weight."""
-    return weight_of(job, outlook) / outlook.length_s
-
-
-def weight_of(job: Job, outlook: Outlook) -> float:
-    """Return the job's weight, `TRIAL_WEIGHT` times that for a trial-and-error job."""
-    return job.weight * TRIAL_WEIGHT if _is_trial(job, outlook) else job.weight
-
-
-def may_ask_equals(job: Job, outlook: Outlook) -> bool:
-    """Return whether jobs of its own priority may be preempted for ``job``.
-
-    They are for a trial-and-error job, and for one that is known to be done soon. What earlier runs suggest is too
-    uncertain: flow times were longer, on FitGpp's workload and on bags, where others stepped aside for that.
-    """
-    return outlook.source in KNOWN or _is_trial(job, outlook)
-
-
-def _is_trial(job: Job, outlook: Outlook) -> bool:
-    """Return whether ``job`` is a trial-and-error job that has not run longer than such jobs do."""
-    if job.spec.job_class is not JobClass.TRIAL_AND_ERROR:
-        return False
-    unlike_its_class = outlook.source in (OutlookSource.ALL, OutlookSource.AGE)
-    return not unlike_its_class or outlook.done_s < UNKNOWN_S[JobClass.TRIAL_AND_ERROR]
-
-
-def save_s(job: Job) -> float:
-    """Return how long ``job`` takes to step aside: as measured, or else its grace period; 0 if it does not run."""
-    if not job.running:
-        return 0.0
-    return job.spec.grace_s if job.suspending.save_s is None else job.suspending.save_s
-
-
-def cost_s(job: Job) -> float:
-    """Return what it costs ``job`` to step aside and to come back: as measured, or else as assumed."""
-    known = job.suspending.restart_cost_s
-    return known if known is not None else (save_s(job) + RESTART_S if job.running else 0.0)
-
-
-def at_risk_s(job: Job, outlook: Outlook) -> float:
-    """Return the seconds of work that ``job`` is expected to lose by stepping aside: none once it proved that it can.
-
-    A job that saved nothing when it was last asked to step aside loses all again.
-    """
-    if job.suspending.proved:
-        return 0.0
-    return outlook.done_s * (1.0 if job.suspending.fruitless_in_row else UNPROVED)
-
-
-def unsaved_s(job: Job, outlook: Outlook) -> float:
-    """Return the seconds of work that ``job`` may lose by stepping aside: none once it proved that it can or saved."""
-    return 0.0 if job.suspending.proved or job.saved.checkpoint is not None else outlook.done_s
-
-
-@dataclass(frozen=True, slots=True)
-class Preemptible:
-    """What bounds whether it pays that a job of one priority steps aside on a node."""
-
-    price: float
-    """The least price of a delay among these jobs in the next `FRESH_S`, if lengths grow by twice that at most."""
-    left_s: float
-    """The most seconds that one of them is expected to take beyond what stepping aside costs it."""
-    save_s: float
-    """The least seconds that one of them takes to step aside."""
-
-
-NONE: Final = Preemptible(math.inf, -math.inf, math.inf)
-"""The bounds of no job."""
-
-
-class Candidate(NamedTuple):
-    """A node with jobs that may step aside."""
-
-    price: float
-    """The least price of a delay among these jobs, as in `Preemptible`."""
-    number: int
-    """The place of the node among all nodes, which orders those of one price."""
-    node: NodeId
-    left_s: float
-    """The most seconds that one of these jobs is expected to take beyond what stepping aside costs it."""
 
 
 class FirstRoom(NamedTuple):
@@ -150,10 +52,6 @@ class _NodeRates:
     """What is promised to no job."""
     held: list[tuple[float, Resources]]
     """What each job holds, by its time per completion in seconds."""
-    preemptible: dict[int, Preemptible]
-    """What bounds a preemption, by priority."""
-    whole: Counter[float]
-    """The GPUs by the priority of the most urgent job on each; `STAYS` if a job is there that is never preempted."""
 
     def alone(self, needed: Resources) -> float:
         """Return how often a job ends that alone makes room for what is ``needed``."""
@@ -214,13 +112,12 @@ class RoomRates:
         self._first_rooms: dict[tuple[Resources, bool], _FirstRooms] = {}
         self._renewed: dict[NodeId, float] = {}
         """When the figures of each node were renewed, the oldest first."""
-        self.renewals = 0
-        self.renewal_of: dict[NodeId, int] = {}
-        """The number of the renewal in which each node's figures were renewed."""
+        self.candidates = Candidates()
         self._numbers: dict[NodeId, int] = {}
-        """The order in which nodes came, which orders those of one price."""
-        self._by_price: dict[int, list[Candidate]] = {}
-        """The nodes with jobs of each priority that may step aside, the least price of a delay first."""
+        """The order in which nodes came, which orders those of one time."""
+        self._fits_in: dict[Hashable, dict[NodeId, float | None]] = {}
+        self._changes = 0
+        """The changes of the nodes of the pool, as `Books` counts them, when the figures were renewed."""
 
     def change(self, node: NodeId) -> None:
         """Note that the jobs with room on ``node`` changed."""
@@ -276,122 +173,62 @@ class RoomRates:
         rooms.stale.clear()
         return rooms.in_order
 
+    def fits_in(self, demand: Hashable) -> dict[NodeId, float | None]:
+        """Return in how many seconds jobs with ``demand`` fit on each node, as far as that was worked out.
+
+        It is forgotten of a node whose figures are renewed.
+        """
+        if len(self._fits_in) >= MOST_DEMANDS:
+            self._fits_in.clear()
+        return self._fits_in.setdefault(demand, {})
+
     def _first_s(self, id: NodeId, needed: Resources, gang: bool) -> float:
         """Return when what is ``needed`` appears on the node first; what it has in all suffices for a rounded need."""
         node, (gpus, cpus, mem_bytes) = self._state.books.usable[id], needed
         most = min(gpus, len(node.slices)) if gang else gpus
         return self._nodes[id].first_s((most, min(cpus, node.facts.cpus), min(mem_bytes, node.facts.mem_bytes)))
 
-    def cheapest_first(self, priority: int, *, equals: bool, less_urgent: bool, since: int = 0) -> Iterator[Candidate]:
-        """Yield the nodes with jobs that could step aside for one of ``priority``, the least price of a delay first.
-
-        ``equals`` says whether jobs of that priority count, ``less_urgent`` whether others do: the delay of such a job
-        counts `NEXT_TO_NOTHING`, and it takes for ever. Only nodes that were renewed after the renewal ``since`` count.
-        """
-        if since:
-            renewed = takewhile(lambda id: self.renewal_of[id] > since, reversed(self._renewed))
-            there = [self._candidate(id, priority, equals, less_urgent) for id in renewed]
-            yield from sorted([candidate for candidate in there if candidate is not None])
-            return
-        seen = set[NodeId]()
-        others = [nodes for other, nodes in self._by_price.items() if other > priority] if less_urgent else []
-        for found in merge(*others):
-            if found.node not in seen:
-                seen.add(found.node)
-                yield Candidate(found.price * NEXT_TO_NOTHING, found.number, found.node, float("inf"))
-        for found in self._by_price.get(priority, ()) if equals else ():
-            if found.node not in seen:
-                yield found
-
-    def _candidate(self, id: NodeId, priority: int, equals: bool, less_urgent: bool) -> Candidate | None:
-        there = self._nodes[id].preemptible
-        prices = [bounds.price for other, bounds in there.items() if other > priority] if less_urgent else []
-        if prices:
-            return Candidate(min(prices) * NEXT_TO_NOTHING, self._numbers[id], id, math.inf)
-        if equals and (bounds := there.get(priority)) is not None:
-            return Candidate(bounds.price, self._numbers[id], id, bounds.left_s)
-        return None
-
-    def less_urgent_than(self, priority: int) -> list[int]:
-        """Return the priorities of jobs that could step aside for one of ``priority``, the least urgent first."""
-        return sorted([other for other, nodes in self._by_price.items() if other > priority and nodes], reverse=True)
-
-    def least_save_s(self, node: NodeId, priority: int) -> float:
-        """Return how long any job of ``priority`` or a less urgent one on ``node`` takes at least to step aside."""
-        there = self._nodes[node].preemptible.items()
-        return min([bounds.save_s for other, bounds in there if other >= priority], default=math.inf)
-
-    def may_free(self, node: NodeId, priority: int, parts: int) -> bool:
-        """Return whether ``node`` may have room for ``parts`` once jobs of ``priority`` and less urgent ones left."""
-        if parts < WHOLE:
-            return True
-        figures = self._nodes[node]
-        freed = sum([count for urgent, count in figures.whole.items() if urgent >= priority])
-        return (figures.idle[0] + freed) * WHOLE >= parts
-
     def renew(self, now: float) -> None:
         """Renew the figures of the nodes that changed, or whose figures are old, as of Unix time ``now``."""
         usable = self._state.books.usable
+        if self._changes != self._state.books.changes:
+            self._changes = self._state.books.changes
+            self._fits_in.clear()
         for id, at in islice(self._renewed.items(), MOST_RENEWED):
             if at + FRESH_S > now:
                 break
             self._changed.add(id)
         if not self._changed and self._nodes.keys() == usable.keys():
             return
-        self.renewals += 1
-        gone, renewed = self._nodes.keys() - usable.keys(), list[NodeId]()
+        gone, bounds = self._nodes.keys() - usable.keys(), dict[NodeId, Bounds]()
         for id in gone:
-            self._sort(id, {})
-            del self._nodes[id], self._renewed[id], self.renewal_of[id]
+            del self._nodes[id], self._renewed[id]
         new = () if len(self._nodes) == len(usable) else [id for id in usable if id not in self._nodes]
         for id in [*sorted(self._changed & usable.keys() - {*new}), *new]:
-            figures = self._figures(usable[id], now)
-            self._sort(id, figures.preemptible)
-            self._nodes[id] = figures
+            node = usable[id]
+            jobs = map(self._state.jobs.__getitem__, sorted(node.planned))
+            there = [(job, self._outlooks.of(job, now)) for job in jobs]
+            number = self._numbers.setdefault(id, len(self._numbers))
+            self._nodes[id], bounds[id] = _rates_of(node, there), bounds_of(node, number, there)
             self._renewed.pop(id, None)
-            self._renewed[id], self.renewal_of[id] = now, self.renewals
-            renewed.append(id)
-        stale = dict.fromkeys([*gone, *renewed])
+            self._renewed[id] = now
+        self.candidates.renew(gone, bounds)
+        stale = dict.fromkeys([*gone, *bounds])
         for rates in self._rates.values():
             rates.stale.update(stale)
         for rooms in self._first_rooms.values():
             rooms.stale.update(stale)
+        for by_node in self._fits_in.values():
+            for id in stale:
+                by_node.pop(id, None)
         self._changed.clear()
 
-    def _sort(self, id: NodeId, preemptible: Mapping[int, Preemptible]) -> None:
-        """Give the node its new places among the others."""
-        known, number = self._nodes.get(id), self._numbers.setdefault(id, len(self._numbers))
-        for priority, there in known.preemptible.items() if known is not None else ():
-            nodes = self._by_price[priority]
-            del nodes[bisect_left(nodes, Candidate(there.price, number, id, there.left_s))]
-            if not nodes:
-                del self._by_price[priority]
-        for priority, there in preemptible.items():
-            insort(self._by_price.setdefault(priority, []), Candidate(there.price, number, id, there.left_s))
 
-    def _figures(self, node: Node, now: float) -> _NodeRates:
-        held, preemptible = list[tuple[float, Resources]](), dict[int, Preemptible]()
-        most_urgent = dict[GpuId, float]()
-        for id in sorted(node.planned):
-            job = self._state.jobs[id]
-            outlook = self._outlooks.of(job, now)
-            has = _held_on(job, node.id)
-            held.append((max(1.0, outlook.left_s), has))
-            urgent = job.priority if job.preemptible else STAYS
-            for piece in job.planned.nodes if job.planned is not None else ():
-                for gpu in piece.gpus if piece.node == node.id else ():
-                    most_urgent[gpu.gpu] = min(urgent, most_urgent.get(gpu.gpu, math.inf))
-            if job.preemptible:
-                known = preemptible.get(job.priority, NONE)
-                preemptible[job.priority] = Preemptible(
-                    min(known.price, weight_of(job, outlook) / (outlook.length_s + 2 * FRESH_S)),
-                    max(known.left_s, outlook.left_s - cost_s(job)),
-                    min(known.save_s, save_s(job)),
-                )
-        held.sort()
-        use = node.promised
-        idle = (node.idle(use), node.facts.cpus - use.cpus, float(node.facts.mem_bytes - use.mem_bytes))
-        return _NodeRates(idle, held, preemptible, Counter(most_urgent.values()))
+def _rates_of(node: Node, jobs: Iterable[tuple[Job, Outlook]]) -> _NodeRates:
+    """Return the figures of ``node``, where ``jobs`` have room."""
+    held = sorted([(max(1.0, outlook.left_s), _held_on(job, node.id)) for job, outlook in jobs])
+    use = node.promised
+    return _NodeRates((node.idle(use), node.facts.cpus - use.cpus, float(node.facts.mem_bytes - use.mem_bytes)), held)
 
 
 def gpus_on(job: Job, node: NodeId) -> int:

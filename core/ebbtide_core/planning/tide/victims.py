@@ -1,9 +1,8 @@
 """Weighs whether others step aside for a job: whether that costs less than that the job waits."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property
 from typing import Final
 
 from ebbtide_core.job.job import Job
@@ -19,18 +18,10 @@ from ebbtide_core.planning.preemption import (
     suffice,
 )
 from ebbtide_core.planning.production import PRODUCTION, weakness
+from ebbtide_core.planning.tide.candidates import NEXT_TO_NOTHING, Candidate
 from ebbtide_core.planning.tide.foresight import Foresight
 from ebbtide_core.planning.tide.index import Search
-from ebbtide_core.planning.tide.room_rates import (
-    NEXT_TO_NOTHING,
-    Candidate,
-    at_risk_s,
-    cost_s,
-    may_ask_equals,
-    price,
-    save_s,
-    unsaved_s,
-)
+from ebbtide_core.planning.tide.prices import at_risk_s, cost_s, may_ask_equals, price, save_s, unsaved_s
 
 PATIENCE: Final = 0.01
 """The wait for which a job preempts no less urgent ones, as a share of its time per completion."""
@@ -64,10 +55,11 @@ class Victims:
         """Return whether as many jobs were weighed as may be."""
         return self.weighed >= MOST_WEIGHED
 
-    @cached_property
+    @property
     def _weakest_rank(self) -> float | None:
         """Return the rank of the weakest nodes; None if all nodes are alike."""
-        ranks = {weakness(node) for node in self._draft.snapshot.nodes.values()}
+        books = self._draft.snapshot.books
+        ranks = books.cache.get("weakness", lambda: {weakness(node) for node in books.usable.values()})
         return max(ranks) if len(ranks) > 1 else None
 
     def choose(self, job: Job, wait_s: float, *, due: bool) -> Choice | None:
@@ -81,19 +73,19 @@ class Victims:
         worth = price(job, mine)
         longer = TWICE if may_ask_equals(job, mine) else max(TWICE, self._bound) if due else math.inf
         index, less_urgent = self._foresight.index, wait_s > PATIENCE * mine.left_s
-        equals = longer < math.inf
-        first = next(index.rates.cheapest_first(job.priority, equals=equals, less_urgent=less_urgent), None)
-        if first is None or TWICE * first.price * mine.left_s >= worth * wait_s:
+        equals, candidates = longer < math.inf, index.rates.candidates
+        least = candidates.least_price(job.priority, equals=equals, less_urgent=less_urgent)
+        if TWICE * least * mine.left_s >= worth * wait_s:
             return None
         self.weighed += 1
-        search, since = Search(index.rates.renewals, worth * wait_s, mine.left_s, longer, less_urgent), 0
+        search, since = Search(candidates.renewals, worth * wait_s, mine.left_s, longer, less_urgent), 0
         if (vain := index.in_vain.get(job.id)) is not None and search.finds_no_more_than(vain):
-            search, since = replace(vain, renewal=index.rates.renewals), vain.renewal
-        best, levels = None, index.rates.less_urgent_than(job.priority) if less_urgent else []
+            search, since = replace(vain, renewal=candidates.renewals), vain.renewal
+        best, levels = None, candidates.less_urgent_than(job.priority) if less_urgent else []
         for level in levels if len(levels) > 1 else ():
-            there = index.rates.cheapest_first(level - 1, equals=False, less_urgent=True, since=since)
+            there = candidates.cheapest_first(level - 1, equals=False, less_urgent=True, since=since)
             best = best or self._best_choice(job, there, worth, wait_s, math.inf, level)
-        nodes = index.rates.cheapest_first(job.priority, equals=equals, less_urgent=less_urgent, since=since)
+        nodes = candidates.cheapest_first(job.priority, equals=equals, less_urgent=less_urgent, since=since)
         best = best or self._best_choice(job, nodes, worth, wait_s, longer, job.priority)
         if best is None and not self._draft.trial.is_gang(job):
             index.in_vain[job.id] = search
@@ -110,7 +102,7 @@ class Victims:
         nodes, index, weakest = self._draft.snapshot.nodes, self._foresight.index, self._weakest_rank
         if weakest is None:
             return None
-        with_victims = index.rates.cheapest_first(PRODUCTION, equals=False, less_urgent=True)
+        with_victims = index.rates.candidates.cheapest_first(PRODUCTION, equals=False, less_urgent=True)
         stronger = [found.node for found in with_victims if weakness(nodes[found.node]) < weakest]
         levels: dict[int, dict[JobId, tuple[float, float, int]]] = {}
         for id in sorted(stronger, key=lambda id: weakness(nodes[id]))[:MOST_TRIED]:
@@ -128,7 +120,7 @@ class Victims:
     def _best_choice(
         self,
         job: Job,
-        nodes: Iterator[Candidate],
+        nodes: Iterable[Candidate],
         worth: float,
         wait_s: float,
         longer: float,
@@ -150,15 +142,12 @@ class Victims:
             }
             found = self._cheapest(job, None, [*everywhere.values()], worth, least)
             return None if found is None else found[1]
-        rates, tried = self._foresight.index.rates, 0
-        from_priority = max(level, job.priority + (longer == math.inf))
-        for cheapest, _, id, most_s in nodes:
-            at_least = TWICE * cheapest * left_s + (worth * PATIENCE * left_s if most_s == math.inf else 0.0)
+        tried, needed, patience = 0, job.gpus_min // WHOLE, worth * PATIENCE * left_s
+        for cheapest, _, id, most_s, least_save_s, gpus in nodes:
+            at_least = TWICE * cheapest * left_s + (patience if most_s == math.inf else 0.0)
             if at_least >= least or tried >= MOST_TRIED:
                 break
-            if at_least + worth * rates.least_save_s(id, from_priority) >= least:
-                continue
-            if not rates.may_free(id, from_priority, job.gpus_min):
+            if gpus < needed or at_least + worth * least_save_s >= least:
                 continue
             if most_s > longer_s and (able := self._able(job, id, longer, level)):
                 if most_s == math.inf:
