@@ -12,6 +12,8 @@ from bisect import bisect_right, insort
 from collections import deque
 from typing import Final
 
+from ebbtide_core.model.native import mypyc_attr
+
 LENGTHS_REMEMBERED: Final = 128
 """The last runs of one kind that count."""
 LEAST_RUNS: Final = 5
@@ -20,13 +22,12 @@ LEAST_ALIKE: Final = 2
 """The same for runs that their user has declared to be alike, however many of them go on."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RunLengths:
     """The lengths of the last runs of one kind, in seconds; ``going`` counts the jobs of the kind that have started.
 
     ``alike``: their user has declared them to be a group.
     """
-
-    __slots__ = ("_alike", "_recent", "_served", "_sorted", "_until", "ended", "going")
 
     def __init__(self, alike: bool = False) -> None:
         self.ended = 0

@@ -13,16 +13,15 @@ A source of runs counts once at least as many of its runs have ended as go on, b
 short ones. A group, whose runs are alike, counts once two have ended.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from ebbtide_core.estimates.gittins import RunLengths
 from ebbtide_core.estimates.sharing import working_size
 from ebbtide_core.estimates.work import Speedup, script_of, work_done
 from ebbtide_core.events.words import duration
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import JobClass, JobId, JobState
 
 UNKNOWN_S: Final = {JobClass.TRIAL_AND_ERROR: 300.0, JobClass.BEST_EFFORT: 3600.0}
@@ -45,8 +44,7 @@ class OutlookSource(Enum):
     TIME_LIMIT = "from its time limit"
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(NamedTuple):
     """How long a job has run, and its time per completion from now on, both in seconds at its `working_size`."""
 
     done_s: float
@@ -67,43 +65,54 @@ Kind = tuple[OutlookSource, object]
 """Runs that tell something of each other: the source that they are, and whose runs."""
 
 
+class Speeds(Protocol):
+    """What is known of the speed of jobs by their share of GPUs: ``speedup`` where nothing was measured."""
+
+    speedup: Speedup
+
+    def curve(self, job: Job) -> Speedup | None:
+        """Return the speed of ``job`` if it was measured, else None."""
+        ...
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Outlooks:
-    """What the jobs of one pool tell of each other; derived from the jobs, event by event.
+    """What the jobs of one pool tell of each other; derived from the jobs, event by event."""
 
-    ``curve`` returns the speed of a job by its share of GPUs if it was measured, else None; then it is ``speedup``.
-    """
-
-    def __init__(self, speedup: Speedup, curve: Callable[[Job], Speedup | None]) -> None:
-        self._speedup = speedup
-        self._curve = curve
+    def __init__(self, speeds: Speeds) -> None:
+        self._speeds = speeds
         self._runs: dict[Kind, RunLengths] = {}
         self._said: dict[Kind, float] = {}
         """The outlook of a new job of each kind when the waiting jobs were last sorted by it."""
-        self._going: dict[JobId, tuple[Kind, ...]] = {}
+        self._going: dict[JobId, list[tuple[Kind, RunLengths]]] = {}
+        """The kinds of each job that has started, and the runs of each."""
 
     def learn(self, job: Job) -> list[Kind]:
         """Take in that ``job`` changed; return the kinds whose new jobs now have another outlook."""
-        kinds = self._going.get(job.id)
-        if kinds is None:
+        known = self._going.get(job.id)
+        if known is None:
             if job.end is None and job.live is not None:
-                kinds = self._going[job.id] = kinds_of(job)
-                for kind in kinds:
-                    runs = self._runs.get(kind)
-                    if runs is None:
-                        runs = self._runs[kind] = RunLengths(alike=kind[0] is OutlookSource.GROUP)
+                self._going[job.id] = known = [(kind, self._runs_of(kind)) for kind in kinds_of(job)]
+                for _, runs in known:
                     runs.going += 1
             return []
         if job.end is None:
             return []
         del self._going[job.id]
-        for kind in kinds:
-            self._runs[kind].going -= 1
+        for _, runs in known:
+            runs.going -= 1
         if job.end.state not in (JobState.COMPLETED, JobState.FAILED) or job.times.ran_s <= 0:
             return []
         length_s = self._done_s(job, job.end.at)
-        for kind in kinds:
-            self._runs[kind].add(length_s)
-        return [kind for kind in kinds if self._has_drifted(kind)]
+        for _, runs in known:
+            runs.add(length_s)
+        return [kind for kind, runs in known if self._has_drifted(kind, runs)]
+
+    def _runs_of(self, kind: Kind) -> RunLengths:
+        runs = self._runs.get(kind)
+        if runs is None:
+            runs = self._runs[kind] = RunLengths(alike=kind[0] is OutlookSource.GROUP)
+        return runs
 
     def of(self, job: Job, now: float) -> Outlook:
         """Return the outlook of ``job`` at Unix time ``now``."""
@@ -124,18 +133,19 @@ class Outlooks:
                 left_s = a_step * (progress.total - progress.step) / self._speed(job)
                 return Outlook(done_s, left_s, OutlookSource.PROGRESS)
         assumed_s = UNKNOWN_S[job.spec.job_class]
-        outlived = done_s >= assumed_s
-        for kind in self._going.get(job.id) or kinds_of(job):
-            runs = self._runs.get(kind)
-            if runs is None or not runs.tells or (kind[0] is OutlookSource.ALL and not outlived):
+        outlived, known = done_s >= assumed_s, self._going.get(job.id)
+        if known is None:
+            known = [(kind, runs) for kind in kinds_of(job) if (runs := self._runs.get(kind)) is not None]
+        for (source, _), runs in known:
+            if not runs.tells or (source is OutlookSource.ALL and not outlived):
                 continue
             if (expected_s := runs.time_per_completion(done_s)) is not None:
-                return Outlook(done_s, expected_s, kind[0])
+                return Outlook(done_s, expected_s, source)
             outlived = True
         return Outlook(done_s, max(assumed_s, done_s), OutlookSource.AGE)
 
-    def _has_drifted(self, kind: Kind) -> bool:
-        runs, said = self._runs[kind], self._said.get(kind)
+    def _has_drifted(self, kind: Kind, runs: RunLengths) -> bool:
+        said = self._said.get(kind)
         if not runs.tells or (says := runs.time_per_completion(0.0)) is None:
             return False
         if said is not None and says <= said * DRIFT and said <= says * DRIFT:
@@ -144,10 +154,10 @@ class Outlooks:
         return True
 
     def _done_s(self, job: Job, now: float) -> float:
-        return work_done(job, now, self._speedup) / self._speed(job)
+        return work_done(job, now, self._speeds.speedup) / self._speed(job)
 
     def _speed(self, job: Job) -> float:
-        speed = self._curve(job) or self._speedup
+        speed = self._speeds.curve(job) or self._speeds.speedup
         return speed(working_size(job, speed))
 
 

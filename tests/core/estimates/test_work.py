@@ -107,7 +107,8 @@ def test_a_job_that_saved_by_itself_is_judged_by_the_steps_that_it_made_since_it
     lab.wait(98)
     lab.progress(job, 52)
     assert left(lab, job) == by_progress(48 * 98 * 1.04)
-    assert Outlooks(LINEAR, lambda job: None).of(job, lab.now).left_s == pytest.approx(left(lab, job).work_s)
+    outlook = Outlooks(lab.cluster.state.pools["default"]).of(job, lab.now)
+    assert outlook.left_s == pytest.approx(left(lab, job).work_s)
 
 
 def test_a_job_that_does_not_report_every_step_is_judged_by_the_work_between_its_reports_after_it_was_lost(lab):

@@ -26,9 +26,9 @@ from ebbtide_core.planning.preemption import could_make_room, may_be_preempted
 from ebbtide_core.planning.tide import kept_room, victims
 from ebbtide_core.planning.tide.index import TideIndex
 from ebbtide_core.planning.tide.kept_room import MOST_COMPARED
+from ebbtide_core.planning.tide.turns import MOST_LOOKED_AT
 from ebbtide_core.planning.tide.victims import MOST_TRIED
 from ebbtide_core.policies.registry import PolicyError, create_policy
-from ebbtide_core.policies.tide import MOST_LOOKED_AT
 from ebbtide_core.resources.placing import Trial
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -53,23 +53,20 @@ class Bounds(NamedTuple):
     whole: Mapping[float, int]
     """The GPUs by the priority of the most urgent job on each; `STAYS` if a job is there that is never preempted."""
 
-    def gpus(self, priority: int) -> int:
-        """Return how many GPUs are idle once the jobs of ``priority`` and less urgent ones left."""
-        return self.idle + sum([count for urgent, count in self.whole.items() if urgent >= priority])
-
 
 def bounds_of(node: Node, number: int, jobs: Iterable[tuple[Job, Outlook]]) -> Bounds:
     """Return what is known of ``jobs``, which have room on ``node``, which has the place ``number``."""
     there, most_urgent = dict[int, tuple[float, float, float]](), dict[GpuId, float]()
     for job, outlook in jobs:
-        urgent = job.priority if job.preemptible else STAYS
+        preemptible, priority = job.preemptible, job.priority
+        urgent = float(priority) if preemptible else STAYS
         for piece in job.planned.nodes if job.planned is not None else ():
             if piece.node == node.id:
                 for gpu in piece.gpus:
                     most_urgent[gpu.gpu] = min(urgent, most_urgent.get(gpu.gpu, math.inf))
-        if job.preemptible:
-            price, left_s, least_s = there.get(job.priority, (math.inf, -math.inf, math.inf))
-            there[job.priority] = (
+        if preemptible:
+            price, left_s, least_s = there.get(priority, (math.inf, -math.inf, math.inf))
+            there[priority] = (
                 min(price, weight_of(job, outlook) / (outlook.length_s + 2 * FRESH_S)),
                 max(left_s, outlook.left_s - cost_s(job)),
                 min(least_s, save_s(job)),
@@ -132,26 +129,11 @@ class Candidates:
                 self._equals[priority].put(id, None)
                 if not self._equals[priority].of_node:
                     del self._equals[priority], self._less_urgent[priority]
-        levels = [priority for priority in new.there if priority not in self._equals]
-        for priority in levels:
-            self._equals[priority], self._less_urgent[priority] = _Sorted(), _Sorted()
-            for other in self._bounds:
-                self._less_urgent[priority].put(other, self._from(other, priority))
-        for priority, (price, left_s, _) in new.there.items():
-            least_s = min([save_s for other, (_, _, save_s) in new.there.items() if other >= priority])
-            candidate = Candidate(price, new.number, id, left_s, least_s, new.gpus(priority))
-            self._equals[priority].put(id, candidate)
-        for priority, nodes in self._less_urgent.items():
-            nodes.put(id, self._from(id, priority))
-
-    def _from(self, id: NodeId, priority: int) -> Candidate | None:
-        """Return the node with its jobs of ``priority`` and less urgent ones; None if it has none."""
-        bounds = self._bounds[id]
-        there = [entry for other, entry in bounds.there.items() if other >= priority]
-        if not there:
-            return None
-        price, least_s = min([price for price, _, _ in there]), min([save_s for _, _, save_s in there])
-        return Candidate(price * NEXT_TO_NOTHING, bounds.number, id, math.inf, least_s, bounds.gpus(priority))
+        for level in [priority for priority in new.there if priority not in self._equals]:
+            self._equals[level], self._less_urgent[level] = _Sorted(), _Sorted()
+            for other, bounds in self._bounds.items():
+                _enter(other, bounds, {}, {level: self._less_urgent[level]})
+        _enter(id, new, self._equals, self._less_urgent)
 
     def less_urgent_than(self, priority: int) -> list[int]:
         """Return the priorities of jobs that could step aside for one of ``priority``, the least urgent first."""
@@ -188,6 +170,23 @@ class Candidates:
 
 _NONE: Final = _Sorted()
 """No nodes."""
+
+
+def _enter(id: NodeId, bounds: Bounds, equals: Mapping[int, _Sorted], less_urgent: Mapping[int, _Sorted]) -> None:
+    """Give a node its places among the nodes with jobs of each priority, and of each or less urgent ones."""
+    number, there, gpus, whole = bounds
+    least, least_s = math.inf, math.inf
+    for priority in sorted(there.keys() | less_urgent.keys(), reverse=True):
+        own = there.get(priority)
+        if own is not None:
+            price, left_s, save_s = own
+            least, least_s, gpus = min(least, price), min(least_s, save_s), gpus + whole.get(priority, 0)
+            if priority in equals:
+                equals[priority].put(id, Candidate(price, number, id, left_s, least_s, gpus))
+        if priority in less_urgent:
+            found = least < math.inf
+            candidate = Candidate(least * NEXT_TO_NOTHING, number, id, math.inf, least_s, gpus) if found else None
+            less_urgent[priority].put(id, candidate)
 
 
 def _those(nodes: _Sorted, among: Iterable[NodeId]) -> list[Candidate]:

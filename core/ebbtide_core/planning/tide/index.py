@@ -1,11 +1,11 @@
 """Keeps what passes of `tide` need to know of a pool, from pass to pass."""
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ebbtide_core.estimates.outlook import Outlooks
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import WHOLE, Allocation, JobId
 from ebbtide_core.planning.preemption import nodes_of
 from ebbtide_core.planning.tide.queue import Entry, TideQueue, due_at
@@ -16,8 +16,7 @@ ALIKE: Final = 1.02
 """The factor by which a search may differ from one that found no victims without being made anew on unchanged nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(NamedTuple):
     """A search for victims of one job."""
 
     renewal: int
@@ -37,11 +36,12 @@ class Search:
         return alike and (self.longer, self.less_urgent) == (other.longer, other.less_urgent)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TideIndex:
     """What earlier jobs tell, how often room appears, and which jobs with room were due when they started."""
 
     def __init__(self, state: PoolState, queue: TideQueue) -> None:
-        self.outlooks = queue.outlooks = Outlooks(state.speedup, state.curve)
+        self.outlooks = queue.outlooks = Outlooks(state)
         self.rates = RoomRates(state, self.outlooks)
         self.was_due: dict[JobId, Entry] = {}
         """The jobs with room that were due when they started."""

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from ebbtide_core.estimates.outlook import Outlook, Outlooks
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import WHOLE, NodeId
 from ebbtide_core.planning.tide.candidates import FRESH_S, Bounds, Candidates, bounds_of
 from ebbtide_core.resources.books import Node
@@ -44,8 +45,7 @@ Resources = tuple[int, float, float]
 """GPUs, CPUs and bytes of memory on one node."""
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeRates:
+class _NodeRates(NamedTuple):
     """The figures of a node when they were renewed."""
 
     idle: Resources
@@ -100,6 +100,7 @@ class _FirstRooms:
     stale: dict[NodeId, None] = field(default_factory=dict)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RoomRates:
     """The figures of all nodes of a pool, and their sums; each pass renews them first."""
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from ebbtide_core.job.job import Job
@@ -80,7 +79,7 @@ class Victims:
         self.weighed += 1
         search, since = Search(candidates.renewals, worth * wait_s, mine.left_s, longer, less_urgent), 0
         if (vain := index.in_vain.get(job.id)) is not None and search.finds_no_more_than(vain):
-            search, since = replace(vain, renewal=candidates.renewals), vain.renewal
+            search, since = vain._replace(renewal=candidates.renewals), vain.renewal
         best, levels = None, candidates.less_urgent_than(job.priority) if less_urgent else []
         for level in levels if len(levels) > 1 else ():
             there = candidates.cheapest_first(level - 1, equals=False, less_urgent=True, since=since)
