@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ebbtide_core.resources.books import Node
+from ebbtide_core.resources.books import Books, Node
 
 PRODUCTION: Final = 3
 """Jobs of at most this priority number are production: HYBRID's classes 9 to 11, read as priority 12 - class."""
@@ -16,3 +16,9 @@ def power(node: Node) -> float:
 def weakness(node: Node) -> float:
     """Return a number that is the lower, the more powerful ``node`` is: the rank by which production jobs go."""
     return -power(node)
+
+
+def weakest(books: Books) -> float | None:
+    """Return the `weakness` of the weakest nodes that can be used; None if all of these are alike."""
+    ranks = books.cache.get("weakness", lambda: {weakness(node) for node in books.usable.values()})
+    return max(ranks) if len(ranks) > 1 else None

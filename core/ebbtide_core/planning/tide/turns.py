@@ -16,7 +16,7 @@ from ebbtide_core.planning.defragment import defragment
 from ebbtide_core.planning.draft import Draft
 from ebbtide_core.planning.elastic import admit_by_shrinking
 from ebbtide_core.planning.preemption import claim, nodes_of
-from ebbtide_core.planning.production import PRODUCTION, weakness
+from ebbtide_core.planning.production import PRODUCTION, weakest, weakness
 from ebbtide_core.planning.tide.foresight import Foresight
 from ebbtide_core.planning.tide.kept_room import KeptRoom
 from ebbtide_core.planning.tide.queue import Alike
@@ -52,6 +52,7 @@ class Turns:
         )
         self.most_due = sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE * SHARE_OF_DUE
         """The GPUs that due jobs of a priority have at most."""
+        self.rank = None if weakest(self.snapshot.books) is None else weakness
         self.preempted = False
         """Whether others step aside for a job: only for one in a pass, to bound its cost. The next follows at once."""
         self.ahead = 0
@@ -186,7 +187,7 @@ class Turns:
         known = self._too_large.setdefault(demand_besides_size(job), [])
         if any(least >= gpus and spec.cpus >= cpus and spec.mem_bytes >= bytes for gpus, cpus, bytes in known):
             return False
-        rank = weakness if job.priority <= PRODUCTION else None
+        rank = self.rank if job.priority <= PRODUCTION else None
         if least <= self.draft.trial.most and self.draft.admit(job, rank):
             self.kept_room.note_changes(self.draft.placements[job.id].allocation.node_ids)
             return True

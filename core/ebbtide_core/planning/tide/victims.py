@@ -16,7 +16,7 @@ from ebbtide_core.planning.preemption import (
     minimal_set,
     suffice,
 )
-from ebbtide_core.planning.production import PRODUCTION, weakness
+from ebbtide_core.planning.production import PRODUCTION, weakest, weakness
 from ebbtide_core.planning.tide.candidates import NEXT_TO_NOTHING, Candidate
 from ebbtide_core.planning.tide.foresight import Foresight
 from ebbtide_core.planning.tide.index import Search
@@ -53,13 +53,6 @@ class Victims:
     def are_enough(self) -> bool:
         """Return whether as many jobs were weighed as may be."""
         return self.weighed >= MOST_WEIGHED
-
-    @property
-    def _weakest_rank(self) -> float | None:
-        """Return the rank of the weakest nodes; None if all nodes are alike."""
-        books = self._draft.snapshot.books
-        ranks = books.cache.get("weakness", lambda: {weakness(node) for node in books.usable.values()})
-        return max(ranks) if len(ranks) > 1 else None
 
     def choose(self, job: Job, wait_s: float, *, due: bool) -> Choice | None:
         """Return whose stepping aside costs less than a wait of ``wait_s`` costs ``job``; None if nobody's does."""
@@ -98,11 +91,11 @@ class Victims:
         """
         if self._draft.trial.is_gang(job):
             return None
-        nodes, index, weakest = self._draft.snapshot.nodes, self._foresight.index, self._weakest_rank
-        if weakest is None:
+        nodes, index, most = self._draft.snapshot.nodes, self._foresight.index, weakest(self._draft.snapshot.books)
+        if most is None:
             return None
         with_victims = index.rates.candidates.cheapest_first(PRODUCTION, equals=False, less_urgent=True)
-        stronger = [found.node for found in with_victims if weakness(nodes[found.node]) < weakest]
+        stronger = [found.node for found in with_victims if weakness(nodes[found.node]) < most]
         levels: dict[int, dict[JobId, tuple[float, float, int]]] = {}
         for id in sorted(stronger, key=lambda id: weakness(nodes[id]))[:MOST_TRIED]:
             for _, other in self._foresight.planned_on(id):
