@@ -548,6 +548,17 @@ def test_a_due_job_has_its_turn_though_all_that_runs_was_due_later_or_is_less_ur
     assert not any(job.attempts for job in small if job.submitted > large.submitted + 8 * 60)
 
 
+def test_due_jobs_that_no_node_in_service_could_run_do_not_hide_others() -> None:
+    lab = lab_of(nodes="ab", gpus=1, bound="1")
+    lab.running(1, needs=Needs(on=("a",)), suspend=SuspendMode.NONE)
+    lab.tell(NodeDrained(node=NodeId("b")))
+    for _ in range(MOST_LOOKED_AT + 1):
+        lab.submit(1, needs=Needs(on=("b",)), te=True)
+    other = lab.submit(1, te=True)
+    lab.wait(400)
+    assert "it is due" in other.reason
+
+
 @pytest.mark.parametrize(("waited_s", "state"), [(1900, JobState.STARTING), (2100, JobState.PENDING)])
 def test_room_is_kept_for_a_job_that_has_been_due_for_as_long_as_it_takes(waited_s: float, state: JobState) -> None:
     lab = lab_of(gpus=4, bound="1")

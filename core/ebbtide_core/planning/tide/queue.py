@@ -19,10 +19,10 @@ Alike = tuple[int, Hashable]
 
 
 @dataclass(slots=True, eq=False)
-class WaitingJobs:
-    """The waiting jobs of one priority: those that are alike, soonest done first; and all of them by when due."""
+class Line:
+    """The waiting jobs of one priority that are alike: soonest done first, and by when they are due."""
 
-    lines: dict[Alike, list[Entry]] = field(default_factory=dict)
+    soonest: list[Entry] = field(default_factory=list)
     by_due: list[Entry] = field(default_factory=list)
 
 
@@ -51,7 +51,7 @@ class TideQueue(Queue):
     def __init__(self, bound: float) -> None:
         super().__init__(_identity)
         self.bound = bound
-        self.by_priority: dict[int, WaitingJobs] = {}
+        self.by_priority: dict[int, dict[Alike, Line]] = {}
         self._places: dict[JobId, _Place] = {}
         self._of_kind: dict[Kind, dict[JobId, Job]] = {}
 
@@ -59,8 +59,8 @@ class TideQueue(Queue):
         return len(self._places)
 
     def __iter__(self) -> Iterator[Job]:
-        for _, waiting in sorted(self.by_priority.items()):
-            yield from (job for _, _, job in sorted(entry for line in waiting.lines.values() for entry in line))
+        for _, lines in sorted(self.by_priority.items()):
+            yield from (job for _, _, job in sorted(entry for line in lines.values() for entry in line.soonest))
 
     def add(self, key: QueueKey, job: Job) -> None:
         """Insert ``job`` by its outlook, which does not depend on the time while it waits."""
@@ -69,22 +69,22 @@ class TideQueue(Queue):
         due = (due_at(job, outlook, self.bound), job.sequence, job)
         alike = (job.gpus_min, where_of(job))
         place = self._places[job.id] = _Place(job.priority, alike, outlook, soonest, due, kinds_of(job))
-        waiting = self.by_priority.setdefault(place.priority, WaitingJobs())
-        insort(waiting.lines.setdefault(alike, []), soonest)
-        insort(waiting.by_due, due)
+        line = self.by_priority.setdefault(place.priority, {}).setdefault(alike, Line())
+        insort(line.soonest, soonest)
+        insort(line.by_due, due)
         for kind in place.kinds:
             self._of_kind.setdefault(kind, {})[job.id] = job
 
     def remove(self, key: QueueKey, job: Job) -> None:
         """Remove ``job``; raise KeyError if it is not in the queue."""
         place = self._places.pop(job.id)
-        waiting = self.by_priority[place.priority]
-        line = waiting.lines[place.alike]
-        del line[bisect_left(line, place.soonest)]
-        del waiting.by_due[bisect_left(waiting.by_due, place.due)]
-        if not line:
-            del waiting.lines[place.alike]
-            if not waiting.lines:
+        lines = self.by_priority[place.priority]
+        line = lines[place.alike]
+        del line.soonest[bisect_left(line.soonest, place.soonest)]
+        del line.by_due[bisect_left(line.by_due, place.due)]
+        if not line.soonest:
+            del lines[place.alike]
+            if not lines:
                 del self.by_priority[place.priority]
         for kind in place.kinds:
             alike = self._of_kind[kind]

@@ -2,9 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
-from itertools import islice
 from typing import Final
 
 from ebbtide_core.admission.queues import demand_besides_size
@@ -19,7 +18,7 @@ from ebbtide_core.planning.preemption import claim, nodes_of
 from ebbtide_core.planning.production import PRODUCTION, weakest, weakness
 from ebbtide_core.planning.tide.foresight import Foresight
 from ebbtide_core.planning.tide.kept_room import KeptRoom
-from ebbtide_core.planning.tide.queue import Alike
+from ebbtide_core.planning.tide.queue import Alike, Entry
 from ebbtide_core.planning.tide.victims import Victims
 from ebbtide_core.resources.checkpoint_location import nodes_reading_checkpoint
 from ebbtide_core.resources.eligibility import holds_up
@@ -47,9 +46,7 @@ class Turns:
         self.victims = Victims(draft, self.foresight, bound, min_run_s)
         self.kept_room = KeptRoom(draft, self.foresight)
         self.queue = self.foresight.queue
-        self.smallest = min(
-            [size for waiting in self.queue.by_priority.values() for size, _ in waiting.lines], default=0
-        )
+        self.smallest = min([size for lines in self.queue.by_priority.values() for size, _ in lines], default=0)
         self.most_due = sum([len(node.slices) for node in self.snapshot.nodes.values()]) * WHOLE * SHARE_OF_DUE
         """The GPUs that due jobs of a priority have at most."""
         self.rank = None if weakest(self.snapshot.books) is None else weakness
@@ -62,13 +59,12 @@ class Turns:
 
     def offer_to_due(self, priority: int) -> None:
         """Offer the due jobs of ``priority`` their turns; keep room for those that have been due for one length."""
-        draft, given, earlier, counted = self.draft, 0, self.foresight.index.first_due, 0
+        given, earlier, counted = 0, self.foresight.index.first_due, 0
         self.victims.weighed = 0
-        for due, sequence, job in islice(self.queue.by_priority[priority].by_due, MOST_LOOKED_AT):
-            if due > self.now:
-                draft.recheck(due)
-                return
-            while counted < len(earlier) and earlier[counted] < (due, sequence, job) and given <= self.most_due:
+        nowhere = Counter[Alike]()
+        for entry, alike in self._due(priority, nowhere):
+            due, _, job = entry
+            while counted < len(earlier) and earlier[counted] < entry and given <= self.most_due:
                 given += self._counts(earlier[counted][-1], priority)
                 counted += 1
             if given and given + job.gpus_min > self.most_due:
@@ -78,6 +74,7 @@ class Turns:
                 continue
             where, wait_s = self.kept_room.first_room(job) if holds_up(job, self.snapshot.books) else ([], math.inf)
             if not where:
+                nowhere[alike] += 1
                 continue
             given += job.gpus_min
             if not self._preempt(job, wait_s, due=True):
@@ -85,6 +82,27 @@ class Turns:
                 self._wait(job, f"; it is due, and gets room in about {duration(wait_s)}")
                 if self.now >= due + self.foresight.outlook(job).length_s:
                     self.kept_room.keep(job, where)
+
+    def _due(self, priority: int, nowhere: Mapping[Alike, int]) -> Iterator[tuple[Entry, Alike]]:
+        """Yield the due jobs of ``priority``, in the order in which they became due, and request a pass for the next.
+
+        There are at most `MOST_LOOKED_AT` of them, without those that are expected to fit ``nowhere``: these hide only
+        others like them.
+        """
+        heads = [(line.by_due[0], line.by_due, 0, alike) for alike, line in self.queue.by_priority[priority].items()]
+        heapify(heads)
+        looked = 0
+        while heads and looked - sum(nowhere.values()) < MOST_LOOKED_AT:
+            entry, line, index, alike = heads[0]
+            if entry[0] > self.now:
+                self.draft.recheck(entry[0])
+                return
+            looked, index = looked + 1, index + 1
+            yield entry, alike
+            if index < len(line) and nowhere.get(alike, 0) < MOST_REFUSED:
+                heapreplace(heads, (line[index], line, index, alike))
+            else:
+                heappop(heads)
 
     def _counts(self, job: Job, priority: int) -> int:
         """Return what counts as given to ``job``, which was due when it started, before a due job of ``priority``.
@@ -102,7 +120,7 @@ class Turns:
         """
         self.victims.weighed = 0
         looked, refused = Counter[Hashable](), Counter[Hashable]()
-        lines = self.queue.by_priority[priority].lines.items()
+        lines = [(alike, line.soonest) for alike, line in self.queue.by_priority[priority].items()]
         heads = [(line[0], line, 0, self._counts_as(alike, line[0][2])) for alike, line in lines]
         heapify(heads)
         while heads:
