@@ -10,6 +10,7 @@ import pytest
 from ebbtide_core.estimates.outlook import OutlookSource
 from ebbtide_core.estimates.work import Assumptions, Speedup
 from ebbtide_core.events import (
+    CancelRequested,
     CheckpointPublished,
     GpuHealthChanged,
     JobChanged,
@@ -270,6 +271,24 @@ def test_a_job_that_needs_all_cpus_of_a_node_is_expected_to_have_them_though_a_r
     lab.tell(registration("a", 2, cpus=17.0))
     lab.running(1, cpus=1.0, te=True, suspend=SuspendMode.NONE)
     assert soonest(lab, lab.submit(1, hold=True, cpus=17.0), 1) == [("a", 300)]
+
+
+def test_a_shared_gpu_has_room_for_a_share_once_one_job_ends_and_for_a_whole_one_once_all_ended() -> None:
+    lab = lab_of(gpus=1, bound="1")
+    for limit_s in (2400.0, 1200.0):
+        lab.running(0.5, time_limit_s=limit_s, suspend=SuspendMode.NONE)
+    whole, half = lab.submit(1, time_limit_s=600.0), lab.submit(0.5, time_limit_s=600.0)
+    assert soonest(lab, whole, 1) == [("a", 2400)]
+    assert soonest(lab, half, 1) == [("a", 1200)]
+    rates = index_of(lab).rates
+    assert rates.wait_s(whole, passed=False) == pytest.approx(2400, abs=5)
+    assert rates.wait_s(whole, passed=True) == math.inf
+    assert rates.wait_s(half, passed=True) == pytest.approx(800, abs=5)
+    lab.wait(700)
+    assert "it is due, and gets room in about 28 min" in whole.reason
+    lab.tell(CancelRequested(whole.id))
+    lab.wait(60)
+    assert "it is due, and gets room in about 7 min" in half.reason
 
 
 def test_a_node_that_is_lost_in_the_moment_of_a_pass_is_asked_for_no_victims_afterwards() -> None:

@@ -81,13 +81,18 @@ class KeptRoom:
             return None
         use = draft.trial.use(id)
         idle, cpus, mem_bytes = node.idle(use), node.facts.cpus - use.cpus, node.facts.mem_bytes - use.mem_bytes
-        at = 0.0
+        at, most, in_use = 0.0, max(0, WHOLE - job.gpus_min), dict(use.shares)
+        idle += sum([share <= most for share in in_use.values()])
         pieces = ((left_s, piece) for left_s, room in rooms for piece in room.nodes if piece.node == id)
         for left_s, piece in pieces:
             if idle >= gpus and cpus >= spec.cpus and mem_bytes >= spec.mem_bytes:
                 break
             at = left_s
-            idle, cpus, mem_bytes = idle + len(piece.gpus), cpus + piece.cpus, mem_bytes + piece.mem_bytes
+            for gpu in piece.gpus:
+                before = in_use.get(gpu.gpu, WHOLE)
+                after = in_use[gpu.gpu] = before - gpu.share
+                idle += after <= most < before
+            cpus, mem_bytes = cpus + piece.cpus, mem_bytes + piece.mem_bytes
         return at if idle >= gpus and cpus >= spec.cpus and mem_bytes >= spec.mem_bytes else None
 
     def keep(self, job: Job, where: Sequence[NodeId]) -> None:

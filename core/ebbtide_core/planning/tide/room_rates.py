@@ -3,13 +3,14 @@
 A job that takes t seconds per completion ends with the rate 1/t. Room for a job appears on a node as often as one of
 those jobs ends that alone would make room for it there. Where several have to end for that, smaller jobs that wait take
 the room of the first ones; if no smaller job waits, it appears when as many as it takes have ended. GPUs, CPUs and
-memory are counted. By the same figures the nodes are sorted by when room for a demand appears there first, whoever
-takes it. The figures of a node are renewed when its jobs change, and once they are `FRESH_S` old, those of
-`MOST_RENEWED` nodes in a pass.
+memory are counted; a GPU that jobs share is free for one that needs whole GPUs once the last of them has ended. By the
+same figures the nodes are sorted by when room for a demand appears there first, whoever takes it. The figures of a node
+are renewed when its jobs change, and once they are `FRESH_S` old, those of `MOST_RENEWED` nodes in a pass.
 """
 
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 from ebbtide_core.estimates.outlook import Outlook, Outlooks
 from ebbtide_core.job.job import Job
 from ebbtide_core.model.native import mypyc_attr
-from ebbtide_core.model.types import WHOLE, NodeId
+from ebbtide_core.model.types import WHOLE, GpuId, NodeAllocation, NodeId
 from ebbtide_core.planning.tide.candidates import FRESH_S, Bounds, Candidates, bounds_of
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.pools import PoolState
@@ -41,42 +42,75 @@ class FirstRoom(NamedTuple):
     node: NodeId
 
 
-Resources = tuple[int, float, float]
-"""GPUs, CPUs and bytes of memory on one node."""
+class Demand(NamedTuple):
+    """What a job needs of one node: GPUs, CPUs and bytes of memory."""
+
+    gpus: int
+    cpus: float
+    mem_bytes: float
+    shares: bool
+    """Whether a share of one GPU is enough."""
+
+
+class _Held(NamedTuple):
+    """What a job holds on one node."""
+
+    left_s: float
+    """The time per completion of the job in seconds."""
+    some: int
+    """The GPUs of which it has some."""
+    alone: int
+    """Those of which nobody else has any."""
+    last: int
+    """Those that are free once it ends, if jobs end in the order of their times per completion."""
+    cpus: float
+    mem_bytes: int
 
 
 class _NodeRates(NamedTuple):
-    """The figures of a node when they were renewed."""
+    """The figures of a node when they were renewed: what is promised to no job, and what jobs hold, soonest first."""
 
-    idle: Resources
-    """What is promised to no job."""
-    held: list[tuple[float, Resources]]
-    """What each job holds, by its time per completion in seconds."""
+    gpus: int
+    cpus: float
+    mem_bytes: int
+    held: list[_Held]
 
-    def alone(self, needed: Resources) -> float:
+    def _missing(self, needed: Demand) -> tuple[int, float, float]:
+        """Return what is ``needed`` beyond what is promised to no job."""
+        return needed.gpus - self.gpus, needed.cpus - self.cpus - TINY, needed.mem_bytes - self.mem_bytes
+
+    def alone(self, needed: Demand) -> float:
         """Return how often a job ends that alone makes room for what is ``needed``."""
-        return sum([1 / left_s for left_s, has in self.held if _suffice(self.idle, has, needed)])
+        gpus, cpus, mem_bytes = self._missing(needed)
+        shares = needed.shares
+        return sum(
+            [
+                1 / left_s
+                for left_s, some, alone, _, has_cpus, has_bytes in self.held
+                if (some if shares else alone) >= gpus and has_cpus >= cpus and has_bytes >= mem_bytes
+            ]
+        )
 
-    def together(self, needed: Resources) -> float:
+    def together(self, needed: Demand) -> float:
         """Return how often room appears if no other job takes it."""
         if rate := self.alone(needed):
             return rate
         first_s = self.first_s(needed)
         return 1 / first_s if first_s else 0.0
 
-    def first_s(self, needed: Resources) -> float:
+    def first_s(self, needed: Demand) -> float:
         """Return the time per completion of the last job that has to end for what is ``needed``.
 
         It is 0 if none has to, and infinite if all of them do not suffice.
         """
-        (gpus, cpus, mem_bytes), nothing = self.idle, (0, 0.0, 0.0)
-        if _suffice(self.idle, nothing, needed):
+        gpus, cpus, mem_bytes = self._missing(needed)
+        if gpus <= 0 and cpus <= 0 and mem_bytes <= 0:
             return 0.0
-        for left_s, has in self.held:
-            gpus, cpus, mem_bytes = gpus + has[0], cpus + has[1], mem_bytes + has[2]
-            if _suffice((gpus, cpus, mem_bytes), nothing, needed):
+        for left_s, some, _, last, has_cpus, has_bytes in self.held:
+            gpus, cpus, mem_bytes = gpus - (some if needed.shares else last), cpus - has_cpus, mem_bytes - has_bytes
+            if gpus <= 0 and cpus <= 0 and mem_bytes <= 0:
                 return left_s
-        return float("inf")
+        return math.inf
 
 
 @dataclass(slots=True, eq=False)
@@ -109,8 +143,8 @@ class RoomRates:
         self._outlooks = outlooks
         self._changed: set[NodeId] = set()
         self._nodes: dict[NodeId, _NodeRates] = {}
-        self._rates: dict[tuple[Resources, bool], _Rates] = {}
-        self._first_rooms: dict[tuple[Resources, bool], _FirstRooms] = {}
+        self._rates: dict[tuple[Demand, bool], _Rates] = {}
+        self._first_rooms: dict[tuple[Demand, bool], _FirstRooms] = {}
         self._renewed: dict[NodeId, float] = {}
         """When the figures of each node were renewed, the oldest first."""
         self.candidates = Candidates()
@@ -133,10 +167,10 @@ class RoomRates:
         rate = self._rate(_demand(job, gpus), passed)
         if not rate and not passed:  # a gang: the nodes together have to have as many
             whole = [(len(self._state.books.usable[id].slices), node) for id, node in self._nodes.items()]
-            rate = sum([node.together((most, 0.0, 0.0)) * most for most, node in whole]) / max(1, gpus)
+            rate = sum([node.together(Demand(most, 0.0, 0.0, False)) * most for most, node in whole]) / max(1, gpus)
         return 1 / rate if rate else float("inf")
 
-    def _rate(self, needed: Resources, passed: bool) -> float:
+    def _rate(self, needed: Demand, passed: bool) -> float:
         """Return how often room for what is ``needed`` appears on any one node."""
         rates = self._rates.get((needed, passed))
         if rates is None:
@@ -183,11 +217,12 @@ class RoomRates:
             self._fits_in.clear()
         return self._fits_in.setdefault(demand, {})
 
-    def _first_s(self, id: NodeId, needed: Resources, gang: bool) -> float:
+    def _first_s(self, id: NodeId, needed: Demand, gang: bool) -> float:
         """Return when what is ``needed`` appears on the node first; what it has in all suffices for a rounded need."""
-        node, (gpus, cpus, mem_bytes) = self._state.books.usable[id], needed
+        node, (gpus, cpus, mem_bytes, shares) = self._state.books.usable[id], needed
         most = min(gpus, len(node.slices)) if gang else gpus
-        return self._nodes[id].first_s((most, min(cpus, node.facts.cpus), min(mem_bytes, node.facts.mem_bytes)))
+        there = Demand(most, min(cpus, node.facts.cpus), min(mem_bytes, node.facts.mem_bytes), shares)
+        return self._nodes[id].first_s(there)
 
     def renew(self, now: float) -> None:
         """Renew the figures of the nodes that changed, or whose figures are old, as of Unix time ``now``."""
@@ -227,32 +262,40 @@ class RoomRates:
 
 def _rates_of(node: Node, jobs: Iterable[tuple[Job, Outlook]]) -> _NodeRates:
     """Return the figures of ``node``, where ``jobs`` have room."""
-    held = sorted([(max(1.0, outlook.left_s), _held_on(job, node.id)) for job, outlook in jobs])
-    use = node.promised
-    return _NodeRates((node.idle(use), node.facts.cpus - use.cpus, float(node.facts.mem_bytes - use.mem_bytes)), held)
+    use, held = node.promised, list[_Held]()
+    holders, gone = Counter[GpuId](), Counter[GpuId]()
+    soonest_first = sorted([(max(1.0, outlook.left_s), job.sequence, job) for job, outlook in jobs])
+    pieces = [(left_s, piece) for left_s, _, job in soonest_first if (piece := _piece_on(job, node.id)) is not None]
+    for _, piece in pieces if use.shares else ():
+        holders.update([gpu.gpu for gpu in piece.gpus])
+    for left_s, piece in pieces:
+        some = alone = last = len(piece.gpus)
+        if use.shares:
+            gpus = [gpu.gpu for gpu in piece.gpus]
+            gone.update(gpus)
+            alone = sum([holders[gpu] == 1 for gpu in gpus])
+            last = sum([holders[gpu] == gone[gpu] for gpu in gpus])
+        held.append(_Held(left_s, some, alone, last, piece.cpus, piece.mem_bytes))
+    return _NodeRates(node.idle(use), node.facts.cpus - use.cpus, node.facts.mem_bytes - use.mem_bytes, held)
 
 
 def gpus_on(job: Job, node: NodeId) -> int:
     """Return of how many GPUs of ``node`` some is promised to ``job``."""
-    return _held_on(job, node)[0]
+    piece = _piece_on(job, node)
+    return 0 if piece is None else len(piece.gpus)
 
 
-def _held_on(job: Job, node: NodeId) -> Resources:
-    """Return what is promised to ``job`` on ``node``; a share counts as a GPU."""
-    room, gpus, cpus, mem_bytes = job.planned, 0, 0.0, 0.0
-    for piece in room.nodes if room is not None else ():
+def _piece_on(job: Job, node: NodeId) -> NodeAllocation | None:
+    """Return what is promised to ``job`` on ``node``."""
+    for piece in job.planned.nodes if job.planned is not None else ():
         if piece.node == node:
-            gpus, cpus, mem_bytes = gpus + len(piece.gpus), cpus + piece.cpus, mem_bytes + piece.mem_bytes
-    return gpus, cpus, mem_bytes
+            return piece
+    return None
 
 
-def _demand(job: Job, gpus: int) -> Resources:
+def _demand(job: Job, gpus: int) -> Demand:
     """Return so many GPUs with the CPUs and the memory of ``job``, rounded up."""
-    return gpus, _rounded_up(job.spec.cpus), _rounded_up(job.spec.mem_bytes)
-
-
-def _suffice(idle: Resources, more: Resources, needed: Resources) -> bool:
-    return idle[0] + more[0] >= needed[0] and idle[1] + more[1] >= needed[1] - TINY and idle[2] + more[2] >= needed[2]
+    return Demand(gpus, _rounded_up(job.spec.cpus), _rounded_up(job.spec.mem_bytes), job.gpus_min < WHOLE)
 
 
 def _rounded_up(amount: float) -> float:
