@@ -54,6 +54,16 @@ class NodeAway(Unreachable):
         self.code = FAILED
 
 
+class Fault(Failure):
+    """A fault of Ebbtide's own: an ``error`` that nothing expects."""
+
+    def __init__(self, error: Exception, code: int = FAILED) -> None:
+        super().__init__(
+            f"internal error, please report it: {type(error).__name__}: {error} (EBB_DEBUG=1 shows where)", code
+        )
+        self.error = error
+
+
 def words_of(error: OSError) -> str:
     """Return what went wrong, and with what; a file without a name is the output."""
     return f"{error.filename or 'output'}: {error.strerror or error}"
@@ -72,3 +82,5 @@ def code_is_of_job() -> Iterator[None]:
     except Failure as failure:
         failure.code = failure.code if failure.code in (USAGE, INTERRUPTED) else OURS
         raise
+    except Exception as error:
+        raise Fault(error, OURS) from error

@@ -86,11 +86,15 @@ def _run(given: Sequence[str]) -> int:
 
 def _complained(error: Exception) -> int:
     """Say in one line what went wrong, and return the exit code."""
-    from ebbtide_cli.errors import BROKEN_PIPE, FAILED, Failure, words_of
+    from ebbtide_cli.errors import BROKEN_PIPE, FAILED, Failure, Fault, words_of
     from ebbtide_cli.terminal.output import complain
 
     match error:
         case Failure():
+            if isinstance(error, Fault) and os.environ.get("EBB_DEBUG"):
+                import traceback
+
+                traceback.print_exception(error.error)
             complain(error.message)
             return error.code
         case BrokenPipeError():
@@ -99,13 +103,9 @@ def _complained(error: Exception) -> int:
             return BROKEN_PIPE
         case OSError():
             complain(words_of(error))
+            return FAILED
         case _:
-            if os.environ.get("EBB_DEBUG"):
-                import traceback
-
-                traceback.print_exception(error)
-            complain(f"internal error, please report it: {type(error).__name__}: {error} (EBB_DEBUG=1 shows where)")
-    return FAILED
+            return _complained(Fault(error))
 
 
 if __name__ == "__main__":

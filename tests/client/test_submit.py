@@ -455,6 +455,21 @@ def test_with_wait_a_failure_of_ours_is_125_and_a_mistake_stays_2(ebb, master):
     assert ebb("submit", "--", "true").code == 1
 
 
+@pytest.mark.parametrize(("arguments", "code"), [(["--wait"], 125), ([], 1)])
+def test_with_wait_a_fault_of_ours_is_125_as_any_failure(ebb, master, monkeypatch, arguments, code):
+    def broken(*_, **__):
+        raise ZeroDivisionError("two")
+
+    monkeypatch.setattr("ebbtide_cli.verbs.submit.send", broken)
+    result = ebb("submit", *arguments, "--", "true")
+    assert (result.code, result.complaint.partition(" (")[0]) == (
+        code,
+        "internal error, please report it: ZeroDivisionError: two",
+    )
+    monkeypatch.setenv("EBB_DEBUG", "1")
+    assert "Traceback" in ebb("submit", *arguments, "--", "true").err
+
+
 def test_interrupting_the_wait_detaches_and_cancels_nothing(master, home):
     master.add(make_job(state="RUNNING"))
     with start_ebb("submit", "--wait", "--", "true", times=UNHURRIED) as process:
