@@ -7,15 +7,16 @@ only if already the first step up ends it sooner by more than a restart costs. A
 of use to it, by the measured speed of its script.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
-from heapq import merge
+from heapq import heapify, heappop, heapreplace, merge
 from itertools import chain, islice
 from typing import Final
 
 from ebbtide_core.estimates.work import EstimateSource
 from ebbtide_core.job.job import Job
-from ebbtide_core.model.types import Allocation, JobId, NodeId
+from ebbtide_core.model.types import WHOLE, Allocation, JobId, NodeId
 from ebbtide_core.planning.draft import Draft, count_text
 from ebbtide_core.resources.elastic_jobs import resizable_at
 
@@ -199,17 +200,49 @@ def _needed(draft: Draft, job: Job, done: list[_Shrink]) -> list[_Shrink]:
 def grow(draft: Draft, resize_after_s: float, keep: Collection[JobId] = ()) -> None:
     """Share out what is left, one step at a time to the elastic job with the fewest GPUs, except those in ``keep``."""
     _recheck_growable(draft, resize_after_s, keep)
-    growing = {
-        job.id: job
+    growing = [
+        (_share(draft, job), job.sequence, job)
         for job in _near_room(draft)
         if _has_use_for_more(draft, job, keep) and _may_grow(draft, job, resize_after_s)
-    }
+    ]
+    heapify(growing)
+    sizes = {job.id: _sizes_of_use(draft, job) for _, _, job in growing}
     while growing:
-        job = min(growing.values(), key=lambda job: (_share(draft, job), job.sequence))
-        sizes = (size for size in job.sizes() if size <= draft.snapshot.most_of_use(job))
-        bigger = next((size for size in sizes if size > _share(draft, job)), None)
-        if bigger is None or not _resize(draft, job, bigger, "growing into idle GPUs"):
-            del growing[job.id]
+        share, sequence, job = growing[0]
+        bigger = _steps_until_another(sizes[job.id], growing, share + _idle_beside(draft, job))
+        if bigger and not _resize(draft, job, bigger[-1], "growing into idle GPUs"):
+            bigger = bigger[:1] if len(bigger) > 1 and _resize(draft, job, bigger[0], "growing into idle GPUs") else []
+        if bigger:
+            heapreplace(growing, (bigger[-1], sequence, job))
+        else:
+            heappop(growing)
+
+
+def _sizes_of_use(draft: Draft, job: Job) -> list[int]:
+    most = draft.snapshot.most_of_use(job)
+    return [size for size in job.sizes() if size <= most]
+
+
+def _idle_beside(draft: Draft, job: Job) -> int:
+    """Return the idle GPUs on the nodes of ``job``, or of all nodes if it may be spread, in parts."""
+    current, trial = draft.allocation(job), draft.trial
+    if current is None or job.spec.spread:
+        return trial.most
+    return sum([trial.nodes[id].idle(trial.use(id)) for id in current.node_ids if id in trial.nodes]) * WHOLE
+
+
+def _steps_until_another(sizes: list[int], growing: list[tuple[int, int, Job]], most: int) -> list[int]:
+    """Return the next of ``sizes`` for the first job that is ``growing``, until it is another one's turn to grow.
+
+    But for the first one, they are at most ``most``.
+    """
+    share, sequence, _ = growing[0]
+    first = bisect_right(sizes, share)
+    others = min(growing[1:3], default=None)  # the second one of a heap is one of these
+    last = len(sizes) - 1
+    if others is not None:
+        last = bisect_left(sizes, others[0] + (sequence < others[1]), first)
+    return sizes[first : max(first + 1, min(last + 1, bisect_right(sizes, most)))]
 
 
 def _recheck_growable(draft: Draft, resize_after_s: float, keep: Collection[JobId]) -> None:
