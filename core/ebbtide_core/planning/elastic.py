@@ -208,19 +208,34 @@ def grow(draft: Draft, resize_after_s: float, keep: Collection[JobId] = ()) -> N
     heapify(growing)
     sizes = {job.id: _sizes_of_use(draft, job) for _, _, job in growing}
     while growing:
-        share, sequence, job = growing[0]
-        bigger = _steps_until_another(sizes[job.id], growing, share + _idle_beside(draft, job))
-        if bigger and not _resize(draft, job, bigger[-1], "growing into idle GPUs"):
-            bigger = bigger[:1] if len(bigger) > 1 and _resize(draft, job, bigger[0], "growing into idle GPUs") else []
-        if bigger:
-            heapreplace(growing, (bigger[-1], sequence, job))
-        else:
+        _, sequence, job = growing[0]
+        wanted = _next_sizes(draft, sizes[job.id], growing)
+        size = next((size for size in wanted if _resize(draft, job, size, "growing into idle GPUs")), None)
+        if size is None:
             heappop(growing)
+        else:
+            heapreplace(growing, (size, sequence, job))
 
 
 def _sizes_of_use(draft: Draft, job: Job) -> list[int]:
     most = draft.snapshot.most_of_use(job)
     return [size for size in job.sizes() if size <= most]
+
+
+def _next_sizes(draft: Draft, sizes: list[int], growing: list[tuple[int, int, Job]]) -> list[int]:
+    """Return to which of ``sizes`` the first job that is ``growing`` may grow: until another's turn, else by a step.
+
+    Nothing is returned if a quick check of sums shows that it cannot grow.
+    """
+    share, sequence, job = growing[0]
+    idle, first = _idle_beside(draft, job), bisect_right(sizes, share)
+    if first == len(sizes) or not (idle or _may_have_shares(draft, job, sizes[first])):
+        return []
+    last = bisect_right(sizes, share + idle) - 1
+    other = min(growing[1:3], default=None)  # the second one of a heap is one of these
+    if other is not None:
+        last = min(last, bisect_left(sizes, other[0] + (sequence < other[1]), first))
+    return [sizes[last], sizes[first]] if last > first else [sizes[first]]
 
 
 def _idle_beside(draft: Draft, job: Job) -> int:
@@ -231,18 +246,16 @@ def _idle_beside(draft: Draft, job: Job) -> int:
     return sum([trial.nodes[id].idle(trial.use(id)) for id in current.node_ids if id in trial.nodes]) * WHOLE
 
 
-def _steps_until_another(sizes: list[int], growing: list[tuple[int, int, Job]], most: int) -> list[int]:
-    """Return the next of ``sizes`` for the first job that is ``growing``, until it is another one's turn to grow.
-
-    But for the first one, they are at most ``most``.
-    """
-    share, sequence, _ = growing[0]
-    first = bisect_right(sizes, share)
-    others = min(growing[1:3], default=None)  # the second one of a heap is one of these
-    last = len(sizes) - 1
-    if others is not None:
-        last = bisect_left(sizes, others[0] + (sequence < others[1]), first)
-    return sizes[first : max(first + 1, min(last + 1, bisect_right(sizes, most)))]
+def _may_have_shares(draft: Draft, job: Job, size: int) -> bool:
+    """Return False only if no GPU of the node of ``job``, where none is idle, has room for ``size``."""
+    current, trial = draft.allocation(job), draft.trial
+    if current is None or draft.snapshot.books.beside:
+        return True
+    if current.share >= WHOLE or size > WHOLE or current.node_ids[0] not in trial.nodes:
+        return False
+    own = {gpu.gpu: gpu.share for gpu in current.nodes[0].gpus}
+    in_use = trial.use(current.node_ids[0]).shares
+    return any(used - own.get(gpu, 0) + size <= WHOLE for gpu, used in in_use.items())
 
 
 def _recheck_growable(draft: Draft, resize_after_s: float, keep: Collection[JobId]) -> None:
