@@ -74,7 +74,7 @@ def _simulator(given: Given) -> Iterator[Measured]:
 def _usage(given: Given) -> Iterator[Measured]:
     import usage
 
-    return usage.measured(usage.History(usage.JOBS).journal, usage.JOBS)
+    return usage.measured(usage.UsageHistory(usage.JOBS).journal, usage.JOBS)
 
 
 def _restart(given: Given) -> Iterator[Measured]:

@@ -314,7 +314,7 @@ async def measure(seconds: float, browser: bool, pictures: Path | None, stays: f
     """Start both, let viewers look, print what that costs, and return what is over its bound."""
     over = list[str]()
     server = grpc.aio.server()
-    client_pb2_grpc.add_ClientServiceServicer_to_server(ScriptedMaster(), server)
+    client_pb2_grpc.add_ClientServiceServicer_to_server(ScriptedMaster(), server)  # type: ignore[abstract]
     with tempfile.TemporaryDirectory() as folder:
         target = f"unix:{folder}/master.sock"
         server.add_insecure_port(target)
@@ -433,7 +433,7 @@ def look(port: int, code: str, pictures: Path | None, stays: float) -> list[str]
             )
             name = path.strip("/").replace("/", "-").replace("?by=", "-of-") or "cluster"
             for theme in ("light", "dark") if pictures else ():
-                page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+                page.emulate_media(color_scheme=theme)
                 page.evaluate("document.dispatchEvent(new Event('themed'))")
                 page.wait_for_timeout(400)
                 for width in (1440, 390):
@@ -461,7 +461,7 @@ def longest_task_ms(trace: bytes) -> float:
     events = json.loads(trace)["traceEvents"]
     main = {(one["pid"], one["tid"]) for one in events if one["name"] == "looked-at"}
     tasks = [one for one in events if one["name"].endswith("RunTask") and (one["pid"], one["tid"]) in main]
-    return max(one.get("tdur", one.get("dur", 0)) for one in tasks) / 1000
+    return max(float(one.get("tdur", one.get("dur", 0))) for one in tasks) / 1000
 
 
 def memory_of_tab(browser: Any) -> tuple[float, float]:

@@ -35,8 +35,8 @@ class Measured:
     def used(self) -> float | None:
         """How much of what the mark allows was used: 1 or less if it is kept; None without one."""
         if self.least is not None:
-            return self.least / self.value if self.value else float("inf")
-        return None if self.most is None else self.value / self.most
+            return _part(self.least, self.value)
+        return None if self.most is None else _part(self.value, self.most)
 
     @property
     def mark(self) -> str:
@@ -82,6 +82,11 @@ def quantile(values: list[float], share: float) -> float:
     """The value below which that share of ``values`` lies, by rank."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(len(ranked) * share))]
+
+
+def _part(value: float, whole: float) -> float:
+    """Return how much of ``whole`` is ``value``; a whole of 0 has room for 0 only."""
+    return value / whole if whole else (float("inf") if value else 0.0)
 
 
 def _short(value: float | None) -> str:

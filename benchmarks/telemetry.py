@@ -95,7 +95,7 @@ class Listener(agent_pb2_grpc.AgentServiceServicer):
 @contextmanager
 def listening(home: Path) -> Iterator[Listener]:
     """A master that the home's agent finds."""
-    listener = Listener()
+    listener = Listener()  # type: ignore[abstract]
     server = grpc.server(futures.ThreadPoolExecutor(2))
     agent_pb2_grpc.add_AgentServiceServicer_to_server(listener, server)
     with home_socket.made(home) as target:

@@ -63,7 +63,7 @@ def draw(home: Path) -> None:
             time.sleep(1.0)
         time.sleep(5.0)  # for speeds that are means of something
         picture = feed.picture()
-        write_svg(PICTURE, lambda canvas: [canvas.print(line) for line in frame(picture, WIDTH)], "top", WIDTH)
+        write_svg(PICTURE, lambda canvas: canvas.print(*frame(picture, WIDTH), sep="\n"), "top", WIDTH)
     finally:
         foreign.kill()
         foreign.wait()

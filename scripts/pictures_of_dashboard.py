@@ -68,7 +68,7 @@ class Pictures:
         for theme in ("light", "dark"):
             for size, (width, height) in WIDTHS.items():
                 page = self.context.new_page()
-                page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+                page.emulate_media(color_scheme=theme)
                 page.set_viewport_size({"width": width, "height": height})
                 where = f"{name} {theme} {size}"
                 page.on("console", lambda said: self._note(where, said.type, said.text))  # noqa: B023

@@ -107,7 +107,7 @@ class Candidates:
         self._renewal_of: dict[NodeId, int] = {}
         """The number of the renewal in which each node was renewed, the oldest first."""
         self._renewed_since: dict[tuple[int, bool, bool, int], Sequence[Candidate]] = {}
-        """What `renewed_since` found, until the next renewal."""
+        """What `cheapest_first` found of nodes that were renewed since, until the next renewal."""
 
     def renew(self, gone: Iterable[NodeId], bounds: Mapping[NodeId, Bounds]) -> None:
         """Take nodes out, and give others their new places."""
