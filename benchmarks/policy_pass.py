@@ -4,7 +4,7 @@
 
 1,000 nodes of 8 GPUs are full, and 10,000 jobs of many users and sizes wait. Then jobs end, one after the other, and
 a pass follows each end, as in the live master. The passes are timed in CPU seconds, by the cluster itself: no network,
-no journal. Mark: 5 ms (p99).
+no journal. Marks: 5 ms (p99), and 10 ms for tide.
 """
 
 import argparse
@@ -34,8 +34,8 @@ USERS: Final = 50
 BOOKINGS: Final = 100
 """Reservations, of 8 GPUs each, that begin within a day."""
 POLICIES: Final = ("fitgpp", "priority", "fair-share", "tide")
-MARKED: Final = ("fitgpp", "priority", "fair-share")
-MARK_MS: Final = 5.0
+MARKS_MS: Final = {"fitgpp": 5.0, "priority": 5.0, "fair-share": 5.0, "tide": 10.0}
+"""The most that the 99th percentile may be, in milliseconds, by policy."""
 DONE: Final = ExitFacts()
 
 
@@ -147,7 +147,7 @@ def measured(policies: Sequence[str] = POLICIES, ends: int = ENDS) -> Iterator[M
             took = [1000 * seconds for seconds in FullCluster(policy, bookings).ends(ends)]
             name = f"pass of {policy}{f', {bookings} reservations' if bookings else ''}"
             yield Measured(name=f"{name}: p50", value=quantile(took, 0.5), unit="ms", shown="passes")
-            mark = MARK_MS if policy in MARKED else None
+            mark = MARKS_MS.get(policy)
             yield Measured(name=f"{name}: p99", value=quantile(took, 0.99), unit="ms", most=mark, shown="passes")
 
 

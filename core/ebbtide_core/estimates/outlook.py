@@ -65,7 +65,7 @@ Kind = tuple[OutlookSource, object]
 """Runs that tell something of each other: the source that they are, and whose runs."""
 
 
-class Speeds(Protocol):
+class SpeedCurves(Protocol):
     """What is known of the speed of jobs by their share of GPUs: ``speedup`` where nothing was measured."""
 
     speedup: Speedup
@@ -79,7 +79,7 @@ class Speeds(Protocol):
 class Outlooks:
     """What the jobs of one pool tell of each other; derived from the jobs, event by event."""
 
-    def __init__(self, speeds: Speeds) -> None:
+    def __init__(self, speeds: SpeedCurves) -> None:
         self._speeds = speeds
         self._runs: dict[Kind, RunLengths] = {}
         self._said: dict[Kind, float] = {}

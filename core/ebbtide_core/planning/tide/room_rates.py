@@ -42,7 +42,7 @@ class FirstRoom(NamedTuple):
     node: NodeId
 
 
-class Demand(NamedTuple):
+class Needed(NamedTuple):
     """What a job needs of one node: GPUs, CPUs and bytes of memory."""
 
     gpus: int
@@ -75,11 +75,11 @@ class _NodeRates(NamedTuple):
     mem_bytes: int
     held: list[_Held]
 
-    def _missing(self, needed: Demand) -> tuple[int, float, float]:
+    def _missing(self, needed: Needed) -> tuple[int, float, float]:
         """Return what is ``needed`` beyond what is promised to no job."""
         return needed.gpus - self.gpus, needed.cpus - self.cpus - TINY, needed.mem_bytes - self.mem_bytes
 
-    def alone(self, needed: Demand) -> float:
+    def alone(self, needed: Needed) -> float:
         """Return how often a job ends that alone makes room for what is ``needed``."""
         gpus, cpus, mem_bytes = self._missing(needed)
         shares = needed.shares
@@ -91,14 +91,14 @@ class _NodeRates(NamedTuple):
             ]
         )
 
-    def together(self, needed: Demand) -> float:
+    def together(self, needed: Needed) -> float:
         """Return how often room appears if no other job takes it."""
         if rate := self.alone(needed):
             return rate
         first_s = self.first_s(needed)
         return 1 / first_s if first_s else 0.0
 
-    def first_s(self, needed: Demand) -> float:
+    def first_s(self, needed: Needed) -> float:
         """Return the time per completion of the last job that has to end for what is ``needed``.
 
         It is 0 if none has to, and infinite if all of them do not suffice.
@@ -143,8 +143,8 @@ class RoomRates:
         self._outlooks = outlooks
         self._changed: set[NodeId] = set()
         self._nodes: dict[NodeId, _NodeRates] = {}
-        self._rates: dict[tuple[Demand, bool], _Rates] = {}
-        self._first_rooms: dict[tuple[Demand, bool], _FirstRooms] = {}
+        self._rates: dict[tuple[Needed, bool], _Rates] = {}
+        self._first_rooms: dict[tuple[Needed, bool], _FirstRooms] = {}
         self._renewed: dict[NodeId, float] = {}
         """When the figures of each node were renewed, the oldest first."""
         self.candidates = Candidates()
@@ -167,10 +167,10 @@ class RoomRates:
         rate = self._rate(_demand(job, gpus), passed)
         if not rate and not passed:  # a gang: the nodes together have to have as many
             whole = [(len(self._state.books.usable[id].slices), node) for id, node in self._nodes.items()]
-            rate = sum([node.together(Demand(most, 0.0, 0.0, False)) * most for most, node in whole]) / max(1, gpus)
+            rate = sum([node.together(Needed(most, 0.0, 0.0, False)) * most for most, node in whole]) / max(1, gpus)
         return 1 / rate if rate else float("inf")
 
-    def _rate(self, needed: Demand, passed: bool) -> float:
+    def _rate(self, needed: Needed, passed: bool) -> float:
         """Return how often room for what is ``needed`` appears on any one node."""
         rates = self._rates.get((needed, passed))
         if rates is None:
@@ -217,11 +217,11 @@ class RoomRates:
             self._fits_in.clear()
         return self._fits_in.setdefault(demand, {})
 
-    def _first_s(self, id: NodeId, needed: Demand, gang: bool) -> float:
+    def _first_s(self, id: NodeId, needed: Needed, gang: bool) -> float:
         """Return when what is ``needed`` appears on the node first; what it has in all suffices for a rounded need."""
         node, (gpus, cpus, mem_bytes, shares) = self._state.books.usable[id], needed
         most = min(gpus, len(node.slices)) if gang else gpus
-        there = Demand(most, min(cpus, node.facts.cpus), min(mem_bytes, node.facts.mem_bytes), shares)
+        there = Needed(most, min(cpus, node.facts.cpus), min(mem_bytes, node.facts.mem_bytes), shares)
         return self._nodes[id].first_s(there)
 
     def renew(self, now: float) -> None:
@@ -293,9 +293,9 @@ def _piece_on(job: Job, node: NodeId) -> NodeAllocation | None:
     return None
 
 
-def _demand(job: Job, gpus: int) -> Demand:
+def _demand(job: Job, gpus: int) -> Needed:
     """Return so many GPUs with the CPUs and the memory of ``job``, rounded up."""
-    return Demand(gpus, _rounded_up(job.spec.cpus), _rounded_up(job.spec.mem_bytes), job.gpus_min < WHOLE)
+    return Needed(gpus, _rounded_up(job.spec.cpus), _rounded_up(job.spec.mem_bytes), job.gpus_min < WHOLE)
 
 
 def _rounded_up(amount: float) -> float:
