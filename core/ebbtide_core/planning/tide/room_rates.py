@@ -213,9 +213,12 @@ class RoomRates:
 
         It is forgotten of a node whose figures are renewed.
         """
-        if len(self._fits_in) >= MOST_DEMANDS:
-            self._fits_in.clear()
-        return self._fits_in.setdefault(demand, {})
+        known = self._fits_in.get(demand)
+        if known is None:
+            if len(self._fits_in) >= MOST_DEMANDS:
+                self._fits_in.clear()
+            known = self._fits_in[demand] = {}
+        return known
 
     def _first_s(self, id: NodeId, needed: Needed, gang: bool) -> float:
         """Return when what is ``needed`` appears on the node first; what it has in all suffices for a rounded need."""
