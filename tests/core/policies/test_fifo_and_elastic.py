@@ -2,6 +2,8 @@
 
 from ebbtide_core.events import NodeLost, ResizeRequested
 from ebbtide_core.model.types import WHOLE, JobState, NodeId
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.core.lab import DONE, Lab, gpus_of, launched, stopped, wake_times
 
@@ -51,6 +53,25 @@ def test_idle_gpus_are_shared_out_evenly_among_elastic_jobs_that_start_together(
     one, other = lab.submit(1, 4), lab.submit(1, 4)
     lab.end(first, DONE)
     assert len(gpus_of(one)) == len(gpus_of(other)) == 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20)), min_size=1, max_size=5))
+def test_what_is_left_is_shared_out_as_if_one_gpu_after_the_other_went_to_the_job_with_fewest(
+    ranges: list[tuple[int, int]],
+) -> None:
+    lab = Lab("fifo", gpus=24)
+    first = lab.running(24)
+    jobs = [lab.submit(least, least + more) for least, more in ranges]
+    lab.end(first, DONE)
+    expected = [least for least, _ in ranges]
+    growing = [index for index, (_, more) in enumerate(ranges) if more]
+    while growing and sum(expected) < 24:
+        index = min(growing, key=lambda index: (expected[index], index))
+        expected[index] += 1
+        if expected[index] == sum(ranges[index]):
+            growing.remove(index)
+    assert [len(gpus_of(job)) for job in jobs] == expected
+    assert len({gpu for job in jobs for gpu in gpus_of(job)}) == sum(expected)
 
 
 def test_a_waiting_job_shrinks_an_elastic_one_instead_of_waiting() -> None:
