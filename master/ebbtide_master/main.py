@@ -50,10 +50,11 @@ if TYPE_CHECKING:
     from ebbtide_master.tls.listeners import Listeners
 
 LOOPBACK: Final = "127.0.0.1"
-COLLECTED: Final = (5_000, 10, 1_000)
+COLLECTED: Final = (2_000, 2, 10_000)
 """Thresholds of Python's garbage collector: new objects until the young ones are searched for cycles, then how much
 more rarely older ones are. Each job is some hundred objects that stay, and a search through those of 10,000 jobs stops
-the master for a tenth of a second."""
+the master for a tenth of a second. Many small searches of young objects take as long as few large ones, but none of
+them makes a scheduling pass wait for 15 ms."""
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_BROKEN: Final = 70

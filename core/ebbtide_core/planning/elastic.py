@@ -106,12 +106,14 @@ def _nodes_with_spare(draft: Draft, job: Job, resize_after_s: float) -> Iterator
     index, placed, seen = draft.snapshot.elastic_jobs, draft.placed_elastic(), set[NodeId]()
     if not (placed or index.greatest_surplus_first):
         return
+    trial, share = draft.trial, draft.least(job)
     changed = {node for id in placed for node in draft.placements[id].allocation.node_ids}
-    nodes = (draft.trial.nodes_with_spare(index, draft.least(job)) | changed) & draft.trial.nodes.keys()
-    for other in _greatest_surplus_first(draft, placed, nodes):
+    for other in _greatest_surplus_first(draft, placed, changed, share):
         if _may_shrink(draft, other, resize_after_s):
             for node in _may_give_back_on(draft, other):
-                if node in nodes and node not in seen:
+                if node in seen or node not in trial.nodes:
+                    continue
+                if node in changed or trial.has_spare(index, node, share):
                     there = {id: index.jobs[id] for id in draft.trial.nodes[node].planned if id in index.surplus.by_id}
                     able = [one for one in (there | placed).values() if _may_shrink(draft, one, resize_after_s)]
                     able = [one for one in able if node in _may_give_back_on(draft, one)]
@@ -119,11 +121,15 @@ def _nodes_with_spare(draft: Draft, job: Job, resize_after_s: float) -> Iterator
                 seen.add(node)
 
 
-def _greatest_surplus_first(draft: Draft, placed: dict[JobId, Job], nodes: set[NodeId]) -> Iterator[Job]:
-    """Yield the elastic jobs with a surplus, and perhaps others, on ``nodes``; where these are many, on all nodes."""
-    index, rank = draft.snapshot.elastic_jobs, partial(_rank, draft)
-    if len(nodes) * NEAR < len(index.greatest_surplus_first):
-        ids = {id for node in nodes for id in draft.trial.nodes[node].planned}
+def _greatest_surplus_first(draft: Draft, placed: dict[JobId, Job], changed: set[NodeId], share: int) -> Iterator[Job]:
+    """Yield the elastic jobs with a surplus, and perhaps others, where ``share`` may become free.
+
+    They are on ``changed`` nodes and on those with enough to give back; where these are many, all jobs are yielded.
+    """
+    index, rank, trial = draft.snapshot.elastic_jobs, partial(_rank, draft), draft.trial
+    if (trial.how_many_with_spare(index, share) + len(changed)) * NEAR < len(index.greatest_surplus_first):
+        nodes = (trial.nodes_with_spare(index, share) | changed) & trial.nodes.keys()
+        ids = {id for node in nodes for id in trial.nodes[node].planned}
         known = {id: index.surplus.by_id[id] for id in ids if id in index.surplus.by_id and id not in draft.evictions}
         yield from sorted((known | placed).values(), key=rank)
         return

@@ -252,6 +252,10 @@ class Room:
         elif self.shared and self.shared.pop(id, None) is not None:
             self._know(id, frozenset())
 
+    def idle_on(self, id: NodeId) -> int:
+        """Return how many GPUs are idle on a usable node."""
+        return max(0, self._count.get(id, 0))
+
     def _share(self, node: Node, use: NodeUse) -> None:
         id, slices, memory = node.id, node.slices, use.gpu_mem
         if id not in self.shared:

@@ -79,6 +79,15 @@ class ElasticJobs:
                 found.update([node for node in nodes if free + self.spare.get(node, 0) >= count])
         return found
 
+    def how_many_with(self, count: int, idle: Mapping[int, Mapping[NodeId, None]]) -> int:
+        """Return how many nodes `nodes_with` would return, without a look at those where no GPU is idle."""
+        spare = self.spare
+        found = sum(len(nodes) for each, nodes in self._with_spare.items() if each >= count)
+        for free, nodes in idle.items():
+            if free:
+                found += sum(1 for node in nodes if free + spare.get(node, 0) >= count > spare.get(node, 0))
+        return found
+
     def _sort(self, id: JobId, rank: tuple[int, int, JobId] | None) -> None:
         before = self._ranks.pop(id, None)
         if rank is not None:

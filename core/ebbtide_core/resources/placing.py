@@ -78,6 +78,17 @@ class Trial:
         found = elastic.nodes_with(-(-share // WHOLE), self._room.idle)
         return found.union(self._room.shared, self._books.beside)
 
+    def how_many_with_spare(self, elastic: ElasticJobs, share: int) -> int:
+        """Return how many nodes `nodes_with_spare` would return, or a few more."""
+        found = elastic.how_many_with(-(-share // WHOLE), self._room.idle)
+        return found + len(self._room.shared) + len(self._books.beside)
+
+    def has_spare(self, elastic: ElasticJobs, node: NodeId, share: int) -> bool:
+        """Return whether `nodes_with_spare` would return ``node``, which is usable."""
+        if node in self._room.shared or node in self._books.beside:
+            return True
+        return self._room.idle_on(node) + elastic.spare.get(node, 0) >= -(-share // WHOLE)
+
     @property
     def room(self) -> Room:
         """The index of nodes by idle GPUs; it must not be changed."""

@@ -18,6 +18,7 @@ from ebbtide_core.planning.draft import Draft
 from ebbtide_core.resources.books import Node
 from ebbtide_core.resources.elastic_jobs import resizable_at
 from ebbtide_core.resources.node_values import NodeValues
+from ebbtide_core.resources.placing import Trial
 from ebbtide_core.resources.pools import PoolState
 from ebbtide_core.state import ClusterState
 from hypothesis import HealthCheck, given, settings
@@ -74,6 +75,11 @@ def check_spare(pool: PoolState) -> None:
         enough = {id for id, free in idle.items() if free + pool.elastic.spare.get(id, 0) >= count}
         found = pool.elastic.nodes_with(count, pool.books.room.idle)
         assert enough == {id for id in found if id in idle}
+        assert pool.elastic.how_many_with(count, pool.books.room.idle) == len(found)
+        trial = Trial(pool.books)
+        found = trial.nodes_with_spare(pool.elastic, count * WHOLE)
+        assert trial.how_many_with_spare(pool.elastic, count * WHOLE) >= len(found)
+        assert {id for id in idle if trial.has_spare(pool.elastic, id, count * WHOLE)} == found & idle.keys()
 
 
 # --- nodes ---
