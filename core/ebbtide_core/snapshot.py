@@ -11,6 +11,7 @@ from ebbtide_core.model.frozen import frozen
 from ebbtide_core.model.types import Allocation, JobId, NodeId
 from ebbtide_core.reserving.live import next_reservation
 from ebbtide_core.resources.books import Books, Node
+from ebbtide_core.resources.came_back import CameBack
 from ebbtide_core.resources.elastic_jobs import ElasticJobs
 from ebbtide_core.resources.pools import PoolState
 
@@ -79,7 +80,7 @@ class Snapshot:
         return self._pool.speedup
 
     @property
-    def came_back(self) -> Mapping[JobId, Job]:
+    def came_back(self) -> CameBack:
         """The unfinished jobs that came back from a suspension, so that their restart cost is known."""
         return self._pool.came_back
 

@@ -174,8 +174,7 @@ class ClusterState:
         pool.changed = True
         if self.in_the_way is not None:
             self._note_for_bookings(self.in_the_way, job)
-        if job.gpus_max != job.gpus_min or job.id in pool.elastic:
-            pool.elastic.update(job, has_room=planned and job.held_by is None)
+        pool.note(job)
         if job.range_changed:
             _keep(pool.resizing, job, job.running and job.resizable and _out_of_range(job))
         waits = not planned and job.waiting and not (self.displaced and self.displaced.get(job.id, False))
@@ -213,8 +212,8 @@ class ClusterState:
             old.queue.remove(job.queued, job)
             job.queued = None
         old.forget(job)
-        if old.came_back.pop(job.id, None) is not None:
-            new.came_back[job.id] = job
+        if old.came_back.forget(job.id):
+            new.came_back.update(job)
         self.displaced.pop(job.id, None)
         # It loses its place at the head of the queue, because no job of the new pool preempted it.
         job.pool, job.next = job.next.pool, replace(job.next, pool="", at_head=False)

@@ -133,7 +133,7 @@ def _start(state: ClusterState, job: Job, event: e.AttemptStarted, now: float) -
     job.reason = edited_scripts.running(attempt.edited) if attempt.stop is None else job.reason
     if job.suspensions and job.suspensions[-1].resumed is None and job.suspensions[-1].exited is not None:
         restart_costs.resumed(job, attempt, placed, now)
-        state.pools[job.pool].came_back[job.id] = job
+        state.pools[job.pool].came_back.update(job)
     look_at_limits(state, job, now)
 
 

@@ -165,8 +165,7 @@ def _count_fruitless(job: Job, attempt: Attempt, exit: ExitFacts, outcome: Outco
 
 def end_job(state: ClusterState, job: Job, end: End, reason: str) -> None:
     job.end, job.reason, job.held_by = end, reason, None
-    if came_back := state.pools[job.pool].came_back:
-        came_back.pop(job.id, None)
+    state.pools[job.pool].came_back.forget(job.id)
     if job.gpu_memory.peak_bytes:
         gpu_memory.remember(state, job, end.state)
     if job.spec.asha is not None:

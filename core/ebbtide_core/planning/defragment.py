@@ -83,9 +83,9 @@ def _movers_by_node(draft: Draft, job: Job, stay_s: float) -> Iterator[tuple[Nod
     nodes, came_back = draft.snapshot.nodes, draft.snapshot.came_back
     needed, idle = draft.least(job) // WHOLE, idle_gpus(draft)
     for node in _nodes(draft, job):
-        here = [came_back[id] for id in nodes[node].planned if id in came_back]
-        if idle.get(node, 0) + sum([_gpus(mover) for mover in here]) < needed:
+        if idle.get(node, 0) + came_back.gpus.get(node, 0) < needed:
             continue  # most nodes are ruled out by counting
+        here = came_back.on_node(nodes[node].planned)
         found = [(mover, room) for mover in here if (room := _movable(draft, mover, stay_s)) is not None]
         if found and could_make_room(draft, job, [room for _, room in found], node):
             yield node, sorted((mover for mover, _ in found), key=lambda mover: (_cost(mover), mover.sequence))
@@ -141,11 +141,6 @@ def _elsewhere(draft: Draft, job: Job, node: NodeId, movers: list[Job]) -> _Move
     for allocation in before:
         trial.take(allocation)
     return _Moves(node, tuple(rooms), sum(map(_cost, movers))) if len(rooms) == len(movers) else None
-
-
-def _gpus(job: Job) -> int:
-    """Return of how many GPUs the job has some."""
-    return sum([len(piece.gpus) for piece in job.planned.nodes]) if job.planned is not None else 0
 
 
 def _cost(job: Job) -> float:

@@ -3,7 +3,6 @@
 The functions here try sets of victims on a draft's trial and leave it as it was; only `claim` changes the draft.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -41,17 +40,21 @@ def choose(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None
 def _of_one_node(draft: Draft, job: Job, levels: Iterable[list[Job]]) -> Choice | None:
     by_node: dict[NodeId, list[Job]] = {}
     reach, needed = reaches(draft, job), _counted(draft, job)
-    idle = Counter(idle_gpus(draft) if needed else {})  # GPUs of each node without the victims so far, at most
+    idle = idle_gpus(draft) if needed else {}  # GPUs of each node without the victims so far, at most
     for level in levels:
         of_level: dict[NodeId, list[Job]] = {}
         for victim in level:
+            room = victim.planned
+            if room is None:
+                continue
             reached = reach(victim)
-            for piece in victim.planned.nodes if victim.planned is not None else ():
-                if reached and suffice(draft, job, [victim], (piece.node,)):
-                    return [victim], (piece.node,)
-                of_level[piece.node] = by_node.setdefault(piece.node, [])
-                of_level[piece.node].append(victim)
-                idle[piece.node] += len(piece.gpus)
+            for piece in room.nodes:
+                node = piece.node
+                if reached and suffice(draft, job, [victim], (node,)):
+                    return [victim], (node,)
+                there = of_level[node] = by_node.setdefault(node, [])
+                there.append(victim)
+                idle[node] = idle.get(node, 0) + len(piece.gpus)
         likely = [(node, victims) for node, victims in of_level.items() if idle[node] >= needed]
         enough: dict[Nodes, list[Job]] = {
             (node,): victims for node, victims in likely if suffice(draft, job, victims, (node,))

@@ -14,6 +14,7 @@ from ebbtide_core.model.types import JobId, JobState, NodeId
 from ebbtide_core.resources.anti_affinity import Pairs
 from ebbtide_core.resources.bookings import Bookings
 from ebbtide_core.resources.books import Books, Node
+from ebbtide_core.resources.came_back import CameBack
 from ebbtide_core.resources.elastic_jobs import ElasticJobs
 from ebbtide_core.resources.node_values import NodeValues
 
@@ -76,8 +77,7 @@ class PoolState:
         """Jobs with room promised to them."""
         self.claims: dict[JobId, Job] = {}
         """Jobs with a claim: their promised room is kept until an attempt can start there."""
-        self.came_back: dict[JobId, Job] = {}
-        """Unfinished jobs whose restart cost was measured."""
+        self.came_back = CameBack()
         self.resizing: dict[JobId, Job] = {}
         self.elastic = ElasticJobs()
         self.freed_nodes: set[NodeId] = set()
@@ -99,6 +99,13 @@ class PoolState:
             return job.gpus_max
         curve = self._shared.curve(job) if job.elastic else None
         return job.gpus_max if curve is None else largest_of_use(job.sizes(), curve)
+
+    def note(self, job: Job) -> None:
+        """Note what changed for ``job``, in the indexes of what may be done with the room of jobs."""
+        if job.gpus_max != job.gpus_min or job.id in self.elastic:
+            self.elastic.update(job, has_room=job.planned is not None and job.held_by is None)
+        if job.id in self.came_back:
+            self.came_back.update(job)
 
     def forget(self, job: Job) -> None:
         """Remove all traces of ``job``, which must have no room here and be in no queue."""

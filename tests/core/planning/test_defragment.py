@@ -130,7 +130,7 @@ def test_who_cannot_go_elsewhere_is_not_moved(spec: dict) -> None:
     first, filler, second = lab.running("1/2", **spec), lab.running("1/2"), lab.running("1/2", **spec)
     for job in (first, second):
         job.suspending.restart_cost_s = 1.0
-        lab.cluster.state.pools["default"].came_back[job.id] = job
+        lab.cluster.state.pools["default"].came_back.update(job)
     lab.end(filler, DONE)
     lab.now += LONG_S
     assert lab.submit(1).state is WAITS

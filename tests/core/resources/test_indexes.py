@@ -40,6 +40,10 @@ def check_indexes(state: ClusterState) -> None:
         assert books.heterogeneous == (bool(books.tainted) or bool(books.loans) or len(models) > 1)
         assert books.largest == max((node.together for node in usable), default=0)
         check_elastic(pool)
+        gpus = Counter[NodeId]()
+        for job in pool.came_back.jobs.values():
+            gpus.update({piece.node: len(piece.gpus) for piece in (job.planned.nodes if job.planned else ())})
+        assert pool.came_back.gpus == gpus
 
 
 def check_elastic(pool: PoolState) -> None:

@@ -249,7 +249,7 @@ def test_no_policy_has_a_trace_left_of_a_job_that_has_moved(policy) -> None:
     last = lab.running(2, pool="big")
     lab.end(last, DONE)
     pool = lab.cluster.state.pools["big"]
-    assert (len(pool.queue), pool.planned, pool.claims, pool.elastic.jobs, pool.came_back) == (0, {}, {}, {}, {})
+    assert (len(pool.queue), pool.planned, pool.claims, pool.elastic.jobs, pool.came_back.jobs) == (0, {}, {}, {}, {})
 
 
 def test_what_was_moved_is_where_it_was_when_the_journal_is_folded() -> None:

@@ -56,7 +56,7 @@ class WorldOfPools(test_world.WatchedWorld):
         pools = self.cluster.state.pools.values() if hasattr(self, "cluster") else ()
         for pool in pools:
             here = [*pool.queue, *pool.planned.values(), *pool.claims.values(), *pool.elastic.jobs.values()]
-            assert {job.pool for job in [*here, *pool.came_back.values()]} <= {pool.name}
+            assert {job.pool for job in [*here, *pool.came_back.jobs.values()]} <= {pool.name}
 
 
 TestWorldOfPools = WorldOfPools.TestCase

@@ -1,9 +1,9 @@
 """Grants jobs their sizes, so that each group gets its share in whole jobs."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import islice, pairwise
 from operator import itemgetter
@@ -49,6 +49,7 @@ class Block:
     parts: int
     room: int
     rank: tuple[int, float] | None
+    _own: list[tuple[int, ShareGroup]] | None = None
 
     def later(self, turn: Turn) -> int:
         """Return the index of the first member whose turn comes after ``turn``."""
@@ -63,9 +64,54 @@ class Block:
                 yield (*rank, number), only_job(group)
 
     def remove(self, group: ShareGroup) -> None:
-        """Remove one member; the sequence is copied, because it may be that of the index."""
-        at = bisect_left(self.members, group.number, key=itemgetter(0))
-        self.members = [*self.members[:at], *self.members[at + 1 :]]
+        """Remove one member; the sequence that is given was copied once, because it may be that of the index."""
+        if self._own is None:
+            self.members = self._own = list(self.members)
+        del self._own[bisect_left(self._own, group.number, key=itemgetter(0))]
+
+
+class LatestTurns:
+    """The turns of granted jobs by the parts of their first steps, so that those which give way first are at hand."""
+
+    def __init__(self, turns: Mapping[JobId, tuple[Turn, SizeStep]]) -> None:
+        self._entries: dict[JobId, tuple[Turn, int, Job]] = {}
+        self._by_parts = defaultdict[int, list[tuple[Turn, int, Job]]](list)
+        """In ascending order; of equal turns, the one that was put in first comes last."""
+        self._parts: dict[JobId, int] = {}
+        self._count = 0
+        for turn, step in turns.values():
+            self._by_parts[step.parts].append(self._enter(turn, step))
+        for entries in self._by_parts.values():
+            entries.sort()
+
+    def put(self, turn: Turn, step: SizeStep) -> None:
+        """Put the turn of another job in, or another turn of the same job."""
+        self.remove(step.job.id)
+        insort(self._by_parts[step.parts], self._enter(turn, step))
+
+    def remove(self, id: JobId) -> None:
+        """Remove the turn of a job, if it is here."""
+        entry = self._entries.pop(id, None)
+        if entry is not None:
+            entries = self._by_parts[self._parts[id]]
+            del entries[bisect_left(entries, entry)]
+
+    def latest_first(self, turn: Turn, parts: int) -> list[Iterator[tuple[Turn, Job]]]:
+        """Return the turns after ``turn`` of steps smaller than ``parts``, of each size apart, the last one first."""
+        smaller = [entries for each, entries in self._by_parts.items() if each < parts]
+        return [_backwards(entries, bisect_right(entries, turn, key=_when)) for entries in smaller]
+
+    def _enter(self, turn: Turn, step: SizeStep) -> tuple[Turn, int, Job]:
+        self._count -= 1
+        entry = self._entries[step.job.id] = (turn, self._count, step.job)
+        self._parts[step.job.id] = step.parts
+        return entry
+
+
+def _backwards(entries: list[tuple[Turn, int, Job]], since: int) -> Iterator[tuple[Turn, Job]]:
+    for index in range(len(entries) - 1, since - 1, -1):
+        turn, _, job = entries[index]
+        yield turn, job
 
 
 def only_job(group: ShareGroup) -> Job:
@@ -110,6 +156,7 @@ class Granting:
         """The claims among which the GPUs are divided, by kind, or by key for groups that none is like."""
         self.weights = sum([claim.weight * claim.count for claim in self.claims.values()])
         """The sum of the weights of all groups."""
+        self._latest = LatestTurns({})
         self._lasting_shares: LastingShares | None = None
         self._grant_all([*self.claims.values()])
 
@@ -310,6 +357,7 @@ class Granting:
                 while first.has and (other := self._other(claim, left)) is not None:
                     passed.append((turn_of(other, first_step(other)), other))
         heapify(passed)
+        self._latest = LatestTurns(self.turns if passed else {})
         while passed:
             turn, claim = heappop(passed)
             left = claim.left
@@ -321,42 +369,44 @@ class Granting:
         first = first_step(claim)
         if self._is_premature(first):
             return False
-        smaller = [entry for entry in self.turns.values() if entry[0] > turn and entry[1].parts < first.parts]
-        blocks = [(block, block.later(turn)) for block in self.blocks.values() if block.parts < first.parts]
-        blocks = [(block, since) for block, since in blocks if since < len(block.members)]
-        given = sum([self.grants[step.job.id] for _, step in smaller])
-        given += sum([block.parts * (len(block.members) - since) for block, since in blocks])
-        if self.room + given < first.parts:
+        blocks = [block for block in self.blocks.values() if block.parts < first.parts]
+        smaller = self._latest.latest_first(turn, first.parts)
+        smaller += [block.latest_first(since) for block in blocks if (since := block.later(turn)) < len(block.members)]
+        if not self._revoke(merge(*smaller, key=_when, reverse=True), first.parts):
             return False
-        one_by_one = [(turn, step.job) for turn, step in sorted(smaller, key=_when, reverse=True)]
-        latest_first = merge(
-            one_by_one, *[block.latest_first(since) for block, since in blocks], key=_when, reverse=True
-        )
-        self._revoke(latest_first, first.parts)
         self.turns[first.job.id] = turn, first
+        self._latest.put(turn, first)
         return self._grant(claim, first)
 
     def _is_premature(self, step: SizeStep) -> bool:
         """Return whether ``step`` would grow a job whose smallest size is not granted, or no longer."""
         return step.grows and step.job.id not in self.grants
 
-    def _revoke(self, entries: Iterable[tuple[Turn, Job]], parts: int) -> None:
-        """Revoke grants from the first of ``entries`` on until ``parts`` fit, then restore those not needed."""
-        revoked: list[Job] = []
+    def _revoke(self, entries: Iterable[tuple[Turn, Job]], parts: int) -> bool:
+        """Revoke grants from the first of ``entries`` on until ``parts`` fit, then restore those not needed.
+
+        Return False, with nothing revoked, if all of them are not enough.
+        """
+        revoked, room = list[Job](), self.room
         for _, job in entries:
-            if self.room >= parts:
+            if room >= parts:
                 break
             revoked.append(job)
-            self.room += self.granted(job)
+            room += self.granted(job)
+        if room < parts:
+            return False
+        self.room = room
         for job in reversed(revoked):
             if self.room - self.granted(job) >= parts:
                 self.room -= self.granted(job)
             else:
                 self._take_back(job)
+        return True
 
     def _take_back(self, job: Job) -> None:
         if job.id in self.grants:
             del self.grants[job.id], self.turns[job.id]
+            self._latest.remove(job.id)
             return
         group = self.groups.groups[self.groups.key(job)]
         assert group.kind is not None
@@ -368,9 +418,20 @@ class Granting:
         _, group = next(claim.others or iter(()), (0, None))
         if group is None:
             return None
-        other = replace(claim, group=group, steps=self._steps(group), left=left, granted=0)
-        other.next = next(other.steps)
-        return other
+        steps = self._steps(group)
+        return ShareClaim(
+            group=group,
+            weight=claim.weight,
+            demand=claim.demand,
+            bound=claim.bound,
+            least=claim.least,
+            steps=steps,
+            count=claim.count,
+            alike=claim.alike,
+            others=claim.others,
+            left=left,
+            next=next(steps),
+        )
 
     def _grant(self, claim: ShareClaim, step: SizeStep) -> bool:
         """Grant the next step of ``claim``; return False if there is no room."""
