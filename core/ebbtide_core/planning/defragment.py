@@ -22,7 +22,7 @@ from ebbtide_core.job.job import Job
 from ebbtide_core.model.types import WHOLE, Allocation, NodeId, SuspendMode
 from ebbtide_core.planning.draft import Draft, count_text
 from ebbtide_core.planning.elastic import may_resize
-from ebbtide_core.planning.preemption import could_make_room, idle_gpus, makes_room, minimal_set
+from ebbtide_core.planning.preemption import could_make_room, idle_gpus, makes_room, minimal_set, suffice
 from ebbtide_core.resources.expected_releases import ExpectedRelease, Gone, first_room
 from ebbtide_core.resources.placing import Trial
 
@@ -113,7 +113,7 @@ def _movable(draft: Draft, job: Job, stay_s: float) -> Allocation | None:
 
 def _moves_from(draft: Draft, job: Job, node: NodeId, movers: list[Job]) -> _Moves | None:
     for mover in movers:
-        if makes_room(draft, job, [mover], (node,)) and (moves := _elsewhere(draft, job, node, [mover])) is not None:
+        if suffice(draft, job, [mover], (node,)) and (moves := _elsewhere(draft, job, node, [mover])) is not None:
             return moves
     several = minimal_set(draft, job, movers, (node,)) if makes_room(draft, job, movers, (node,)) else []
     return _elsewhere(draft, job, node, several) if len(several) > 1 else None

@@ -34,9 +34,9 @@ def pick(
         return node.entire.gpus[:count] if count <= len(node.slices) else None
     own = _own_gpus(job)
     if not own:
-        free = tuple(islice(_idle(node, memory, use, node.held), count))
+        free = _first_free(node, count, memory, use)
         if len(free) == count:
-            return free
+            return tuple(free)
     # Take the job's own GPUs first, then GPUs that are not held, then GPUs that are being freed.
     idle = list(_idle(node, memory, use))
     chosen = {piece.gpu: piece for piece in idle if piece.gpu in own}
@@ -78,6 +78,19 @@ def _idle(node: Node, memory: int, *uses: NodeUse) -> Iterator[GpuSlice]:
                 ids = filterfalse(taken.__contains__, ids)
     pieces = map(node.slices.__getitem__, ids)
     return (piece for piece in pieces if piece.mem_bytes >= memory) if memory else pieces
+
+
+def _first_free(node: Node, count: int, memory: int, use: NodeUse) -> list[GpuSlice]:
+    """Return the first ``count`` of the GPUs that are in neither ``use`` nor held, or as many as there are."""
+    # This runs for every placement of whole GPUs, so it is spelled out.
+    free = list[GpuSlice]()
+    whole, shares, held, shared = use.whole, use.shares, node.held.whole, node.held.shares
+    for id, piece in node.slices.items():
+        if id not in whole and id not in held and id not in shares and id not in shared and piece.mem_bytes >= memory:
+            free.append(piece)
+            if len(free) == count:
+                break
+    return free
 
 
 def memory_of(job: Job, share: int, whole: GpuSlice) -> int:
