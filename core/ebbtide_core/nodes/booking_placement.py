@@ -216,7 +216,7 @@ def update_blocked(state: ClusterState, now: float) -> None:
     if index is None:
         index = state.waiting_index = WaitingIndex(state.unfinished.values())
     index.take_in(state.blocked_by_bookings)
-    index.ask(bookings, _known(state, index), _why_blocked(state), ASKED_AT_ONCE)
+    index.ask(bookings, _known(state, index), lambda: _why_blocked(state), ASKED_AT_ONCE)
     for job, reason in index.moves(state.blocked_by_bookings, BLOCKED_AT_ONCE):
         _block_or_unblock(state, index, job, reason, now)
     bookings.more_to_block = index.is_behind

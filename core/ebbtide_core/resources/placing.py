@@ -34,20 +34,25 @@ class Trial:
         self._changed = False
         self._taken: list[Allocation] = []
         self._use: dict[NodeId, NodeUse] = {}
+        self._is_empty = False
+        """Whether all is as if no job held anything, so that all room counts as free now."""
         self._barred: Barred = {}
         """The GPUs that the job of the last search may not have because they are booked."""
         self._domain: Domain | None = None
         """The domain of the search under way; ``nodes`` are its nodes during the search."""
 
     def empty(self) -> None:
-        """Give back all promised room, except for what attempts keep even while swapped out."""
+        """Give back all that is promised or held, except for what attempts keep even while swapped out.
+
+        From then on, the trial does not see what is promised; it holds until a node changes, or what attempts keep.
+        """
         self._enter()
-        self._room, self._changed = self._room.copy(), True
+        self._room, self._changed, self._is_empty = self._room.copy(), True, True
         for node in self.nodes.values():
+            use = self._use[node.id] = NodeUse()
+            for piece in node.kept.values():
+                use.add(piece)
             if node.planned:
-                use = self._use[node.id] = NodeUse()
-                for piece in node.kept.values():
-                    use.add(piece)
                 self._room.update(node, use)
 
     @property
@@ -375,8 +380,8 @@ class Trial:
         return self._untouched(node) or _free_now(job, node, piece)
 
     def _untouched(self, node: Node) -> bool:
-        """Return whether room in this trial on ``node`` is certain not to be held."""
-        return node.promised is node.held and node.id not in self._use
+        """Return whether room in this trial on ``node`` is certain not to be held, or may be."""
+        return self._is_empty or (node.promised is node.held and node.id not in self._use)
 
     def _gang(self, job: Job, count: int, nodes: Iterable[NodeId] | None, free_now: bool) -> Allocation | None:
         """Return ``count`` whole GPUs of several nodes, all of them free now if possible; None without room."""

@@ -72,6 +72,7 @@ class WaitingIndex:
         self.rounds = 0
         """The number of calls of `take_in` that found changed jobs."""
         self._known: Hashable = None
+        self._ask: Ask | None = None
         self._asked, self._due = -math.inf, math.inf
         """Unix times: the last call of `ask`, and after which time alone may change an answer."""
 
@@ -126,11 +127,15 @@ class WaitingIndex:
             job.reason = reason
         self._moves[job.id] = job
 
-    def ask(self, bookings: Bookings, known: Hashable, ask: Ask, most: int) -> None:
+    def ask(self, bookings: Bookings, known: Hashable, asker: Callable[[], Ask], most: int) -> None:
         """Ask about the groups whose answer may have changed, ``most`` times or until the demand under way is done.
 
-        ``known`` is all that the answers depend on, apart from jobs and time.
+        ``known`` is all that the answers depend on, apart from jobs and time; what ``asker`` returns is used as long as
+        it stays the same.
         """
+        ask = self._ask
+        if ask is None or known != self._known:
+            ask = self._ask = asker()
         if known != self._known or bookings.now > self._due or bookings.now < self._asked:
             self._stale |= self._demands
             self._known, self._due = known, math.inf
