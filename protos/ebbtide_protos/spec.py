@@ -3,11 +3,11 @@
 A field of `JobSpec` is sent as the field of the same name (see `ebbtide_protos.mapping`); `WIRES` has the exceptions.
 """
 
-from fractions import Fraction
 from functools import lru_cache, partial
+from math import gcd
 from typing import Final
 
-from ebbtide_core.model.choices import JobKind, gpus, parts
+from ebbtide_core.model.choices import WHOLE, JobKind, parts
 from ebbtide_core.model.dependency import Dependency
 from ebbtide_core.model.log_rules import LogRule
 from ebbtide_core.model.spec import JobSpec, SpecError
@@ -30,12 +30,14 @@ def share_to_parts(field: str, share: job_pb2.Share) -> int:
 
 def parts_to_share(count: int) -> job_pb2.Share:
     """Return a number of parts as a share of GPUs."""
-    share = gpus(count)
-    return job_pb2.Share(numerator=share.numerator, denominator=share.denominator)
+    common = gcd(count, WHOLE)
+    return job_pb2.Share(numerator=count // common, denominator=WHOLE // common)
 
 
 @lru_cache  # most jobs have one of a few sizes
 def _parts(numerator: int, denominator: int) -> int:
+    from fractions import Fraction
+
     return parts(Fraction(numerator, denominator))
 
 

@@ -20,12 +20,12 @@ from ebbtide_cli.terminal.text import printable
 LARGEST_SCRIPT: Final = 1 << 20
 """Bytes of a script that are read, here as on the node; a longer script is read up to this limit."""
 
-SCRIPT = re.compile(r".+\.(py|sh|bash|pl|r|jl)", re.IGNORECASE)
+SCRIPT = r"(?i).+\.(py|sh|bash|pl|r|jl)"
 
 
 def default_name(command: Sequence[str]) -> str:
     """Name a job after the script that it runs, else after its program."""
-    script = next((word for word in command if SCRIPT.fullmatch(word)), command[0] if command else "")
+    script = next((word for word in command if re.fullmatch(SCRIPT, word)), command[0] if command else "")
     name = printable(PurePath(script).name).encode(errors="ignore")
     return name[:MAX_NAME_LENGTH].decode(errors="ignore").strip()
 
@@ -38,7 +38,7 @@ def scripts(command: Sequence[str], workdir: str) -> Iterator[tuple[str, bytes]]
     left = MAX_SCRIPTS
     for word in dict.fromkeys(command):
         path = os.path.join(workdir, word)
-        if left and SCRIPT.fullmatch(word) and os.path.isfile(path):
+        if left and re.fullmatch(SCRIPT, word) and os.path.isfile(path):
             with suppress(OSError):
                 with open(path, "rb") as file:
                     content = file.read(LARGEST_SCRIPT + 1)
@@ -53,7 +53,7 @@ def digests(command: Sequence[str], workdir: str) -> dict[str, str]:
 
 def runs_script(given: Given) -> bool:
     """Return whether the command names a script, which may be read here."""
-    return given.get("script") is not None or any(SCRIPT.fullmatch(word) for word in given["argv"])
+    return given.get("script") is not None or any(re.fullmatch(SCRIPT, word) for word in given["argv"])
 
 
 def working_directory(given: str | None) -> str:

@@ -4,11 +4,9 @@ import io
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ebbtide_cli.errors import USAGE, Failure
-
-_COMMENT: Final = re.compile(r"[ \t\r\n]*#")
 
 
 class Directive(NamedTuple):
@@ -60,10 +58,10 @@ def split(where: str, text: str) -> tuple[str, ...]:
 
 def shell_words(text: str) -> Iterator[str]:
     """Yield the words of a line; a ``#`` at the beginning of a word begins a comment. Raises ValueError."""
-    rest = io.StringIO(text)
+    rest, comment = io.StringIO(text), re.compile(r"[ \t\r\n]*#")
     lexer = shlex.shlex(rest, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""  # to shlex, a # within a word begins a comment, too
-    while not _COMMENT.match(text, rest.tell()) and (word := lexer.get_token()) is not None:
+    while not comment.match(text, rest.tell()) and (word := lexer.get_token()) is not None:
         yield word
 
 

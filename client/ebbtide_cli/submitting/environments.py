@@ -16,9 +16,9 @@ from ebbtide_cli.submitting.topic import Given, Option
 from ebbtide_cli.terminal.output import complain
 
 _CONTAINERS: Final = ("docker", "podman", "nerdctl")
-_PYTHON: Final = re.compile(r"python[\d.]*")
-_ISOLATED: Final = re.compile(r"-[a-zA-Z]*[IE][a-zA-Z]*")
-_IMPORT: Final = re.compile(rb"^[ \t]*(import|from)[ \t]+ebbtide\b", re.MULTILINE)
+_PYTHON: Final = r"python[\d.]*"
+_ISOLATED: Final = r"-[a-zA-Z]*[IE][a-zA-Z]*"
+_IMPORT: Final = rb"(?m)^[ \t]*(import|from)[ \t]+ebbtide\b"
 
 TITLE: Final = "What runs"
 OPTIONS: Final[tuple[Option, ...]] = (
@@ -50,14 +50,14 @@ def _without_sdk(given: Given) -> str:
     program, *words = [os.path.basename(word) if at == 0 else word for at, word in enumerate(given["argv"] or [""])]
     if program in _CONTAINERS:
         return f"{program} passes on no environment"
-    options = list(takewhile(lambda word: word.startswith("-"), words)) if _PYTHON.fullmatch(program) else []
-    return next((f"{program} {word}" for word in options if _ISOLATED.fullmatch(word)), "")
+    options = list(takewhile(lambda word: word.startswith("-"), words)) if re.fullmatch(_PYTHON, program) else []
+    return next((f"{program} {word}" for word in options if re.fullmatch(_ISOLATED, word)), "")
 
 
 def _importing(given: Given) -> Iterator[str]:
     """Yield the Python files of the command that exist here and import the SDK."""
     for name, content in scripts(given["argv"], given["workdir"] or "."):
-        if name.endswith(".py") and _IMPORT.search(content):
+        if name.endswith(".py") and re.search(_IMPORT, content):
             yield name
 
 

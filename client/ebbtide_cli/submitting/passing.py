@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -20,22 +20,22 @@ from ebbtide_cli.terminal.output import complain
 FOR_ALL: Final = Path("/etc/ebbtide/submit.toml")
 """The file for all users, read beside each user's own file, with the same format."""
 
-INHERITED: Final = re.compile(r"PATH|VIRTUAL_ENV|CONDA_.*|HOME|LANG")
+INHERITED: Final = r"PATH|VIRTUAL_ENV|CONDA_.*|HOME|LANG"
 """Variables that every job gets."""
 
-OF_THE_SESSION: Final = re.compile(
+OF_THE_SESSION: Final = (
     r"(EBB|SLURM|SBATCH|SSH|DBUS|TMUX|WSL|VSCODE)_\w*|XDG_(?!\w+_HOME)\w*"
     r"|PWD|OLDPWD|SHLVL|_|DISPLAY|WINDOWID|WINDOW|STY|TMUX|TTY|PS1|LS_COLORS|CUDA_VISIBLE_DEVICES"
 )
 """Variables that ``--env-all`` leaves out: about this terminal or about nodes, or secrets of Ebbtide."""
 
-MISSED: Final = re.compile(
+MISSED: Final = (
     r"PYTHONPATH|PYTHONHOME|LD_LIBRARY_PATH|LD_PRELOAD|CUDA_(HOME|PATH)|(HF|TRANSFORMERS|TORCH|PYTORCH|NCCL|WANDB)_\w+"
     r"|(http|https|no)_proxy|(HTTP|HTTPS|NO)_PROXY"
 )
 """Variables whose absence is likely to break a training."""
 
-_PLAIN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_PLAIN: Final = r"(?a)[A-Za-z_]\w*"
 _MOST_NAMED: Final = 6
 
 TITLE: Final = "What runs"
@@ -54,14 +54,17 @@ def fields(given: Given) -> dict[str, Any]:
     environ = activated(os.environ, given)
     chosen = job_environment(environ, given["variables"], patterns(), everything=given["env_all"])
     left = [name for name in whole(environ) if environ[name] and name not in chosen]
-    read = sorted(_read_by_scripts(given).intersection(left))
-    missed = sorted(name for name in left if MISSED.fullmatch(name) and name not in read)
+    read = _read_by_scripts(given).intersection(left)
     ways = f"--env NAME, --env-all, or env_pass in {_own()}"
     if read:
-        complain(f"the script reads {_named(read)}, set here and not passed on to the job ({ways})")
-    if missed and sys.stderr.isatty():
+        complain(f"the script reads {_named(sorted(read))}, set here and not passed on to the job ({ways})")
+    if sys.stderr.isatty() and (missed := _missed(set(left) - read)):
         complain(f"set here, and not passed on to the job: {_named(missed)} ({ways})")
     return {"env": chosen}
+
+
+def _missed(left: Iterable[str]) -> list[str]:
+    return sorted(name for name in left if re.fullmatch(MISSED, name))
 
 
 def _read_by_scripts(given: Given) -> set[str]:
@@ -79,8 +82,8 @@ def _named(names: Sequence[str]) -> str:
 def whole(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the names of all variables that a job can have, without those of the session."""
     for name, value in environ.items():
-        plain = _PLAIN.fullmatch(name) and (value.isascii() or value.isprintable())
-        if plain and not OF_THE_SESSION.fullmatch(name):
+        plain = re.fullmatch(_PLAIN, name) and (value.isascii() or value.isprintable())
+        if plain and not re.fullmatch(OF_THE_SESSION, name):
             yield name
 
 
@@ -99,7 +102,7 @@ def job_environment(
     """
     able = list(whole(environ))
     names = [name for name in able if everything or any(fnmatchcase(name, pattern) for pattern in passed)]
-    chosen = {name: value for name, value in environ.items() if INHERITED.fullmatch(name)}
+    chosen = {name: value for name, value in environ.items() if re.fullmatch(INHERITED, name)}
     chosen |= {name: environ[name] for name in names}
     for entry in wanted:
         name, separator, value = entry.partition("=")

@@ -12,7 +12,7 @@ from ebbtide_cli.errors import USAGE, Failure
 from ebbtide_cli.submitting.directives import marked
 
 SHELL_SCRIPT: Final = re.compile(r".+\.(sh|bash|slurm|sbatch|ebb)", re.IGNORECASE)
-SHELL: Final = re.compile(r"(a|ba|da|z|k|mk|c|tc|fi)?sh")
+SHELL: Final = r"(a|ba|da|z|k|mk|c|tc|fi)?sh"
 MARKS: Final = ("#EBB", "#SBATCH")
 _ENCODING: Final = "utf-8-sig"
 """Leaves out the byte order mark that some editors write, and no shell takes."""
@@ -28,7 +28,7 @@ class Script(NamedTuple):
     def is_shell(self) -> bool:
         """Whether a shell runs it, so that a copy will do; a Python program may import files beside it."""
         words = self.interpreter
-        return not words or any(SHELL.fullmatch(PurePath(word).name) for word in words)
+        return not words or any(re.fullmatch(SHELL, PurePath(word).name) for word in words)
 
     @property
     def interpreter(self) -> list[str]:

@@ -29,7 +29,7 @@ _WITH_VALUE: Final = {r"python[0-9.]*": "[WX]$", r"(ba|da)?sh": "[oO]", r"[kz]sh
 """The interpreters of scripts, and which letters of their options take a next word each, as in ``-euo pipefail``."""
 _LAUNCHERS: Final = frozenset({"torchrun", "accelerate", "deepspeed"})
 _LONG_WITH_VALUE: Final = frozenset({"--check-hash-based-pycs", "--rcfile", "--init-file"})
-_LONG_OF_BASH: Final = re.compile("-(debug|init-file|login|noediting|noprofile|norc|posix|rcfile|restricted|verbose)")
+_LONG_OF_BASH: Final = "-(debug|init-file|login|noediting|noprofile|norc|posix|rcfile|restricted|verbose)"
 """The long options with which bash runs a script; it takes them with one dash, too."""
 
 
@@ -143,7 +143,7 @@ def _script_of(command: Sequence[str]) -> str:
     letter = next((letter for known, letter in _WITH_VALUE.items() if re.fullmatch(known, name)), "")
     words = iter(rest if letter else ())
     for word in words:
-        if name == "bash" and _LONG_OF_BASH.fullmatch(word):
+        if name == "bash" and re.fullmatch(_LONG_OF_BASH, word):
             word = f"-{word}"
         if word[:1] not in ("-", "+"):
             return word

@@ -7,7 +7,7 @@ from ebbtide_core.model import limits
 from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import WHOLE, Task, gpus
 
-_PARAM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAM: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
 def check_task(task: Task) -> None:
@@ -17,7 +17,7 @@ def check_task(task: Task) -> None:
     if len(task.params) > limits.MAX_PARAMS:
         raise SpecError("--param", f"{len(task.params)} are over the limit of {limits.MAX_PARAMS}")
     for name in task.params:
-        if not _PARAM.fullmatch(name):
+        if not re.fullmatch(_PARAM, name):
             raise SpecError("--param", f"{name[:40]!r} is not a name (letters, digits and _)")
 
 

@@ -4,8 +4,10 @@
 """
 
 from enum import Enum
-from fractions import Fraction
-from typing import Final, NewType
+from typing import TYPE_CHECKING, Final, NewType
+
+if TYPE_CHECKING:  # most submits do without
+    from fractions import Fraction
 
 JobId = NewType("JobId", str)
 NodeId = NewType("NodeId", str)
@@ -17,16 +19,18 @@ WHOLE: Final = 720_720
 one."""
 
 
-def parts(gpus: Fraction | int) -> int:
+def parts(gpus: "Fraction | int") -> int:
     """Convert a count or share of GPUs to parts; raise ``ValueError`` if it is not a whole number of parts."""
-    value = Fraction(gpus) * WHOLE
+    value = gpus * WHOLE
     if value.denominator != 1:
         raise ValueError(f"{gpus} is not a multiple of 1/{WHOLE} GPU")
     return value.numerator
 
 
-def gpus(count: int) -> Fraction:
+def gpus(count: int) -> "Fraction":
     """Convert parts to a count or share of GPUs."""
+    from fractions import Fraction
+
     return Fraction(count, WHOLE)
 
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 Version = tuple[int, int]
 
-_KEY: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
-_VALUE: Final = re.compile(r"[A-Za-z0-9._+-]{1,63}")
-_VERSION: Final = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
+_KEY: Final = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?"
+_VALUE: Final = r"[A-Za-z0-9._+-]{1,63}"
+_VERSION: Final = r"([0-9]{1,3})\.([0-9]{1,3})"
 
 
 @frozen
@@ -128,7 +128,7 @@ def _words(text: str) -> list[str]:
 
 def _version(text: str) -> Version:
     """Parse a compute capability; return (0, 0) if it is not known."""
-    match = _VERSION.fullmatch(text)
+    match = re.fullmatch(_VERSION, text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
@@ -157,7 +157,7 @@ def check_needs(needs: Needs, gpus_max: int) -> None:
 
 
 def _check_gpu_needs(needs: Needs, gpus_max: int) -> None:
-    if needs.compute_capability and not _VERSION.fullmatch(needs.compute_capability):
+    if needs.compute_capability and not re.fullmatch(_VERSION, needs.compute_capability):
         raise SpecError("--compute-capability", f"{needs.compute_capability[:40]!r} is not of the form 8.0")
     if not 0 <= needs.gpu_total_mem_bytes <= limits.MAX_MEM_BYTES:
         raise SpecError("--gpu-total-mem", f"is not between 0 and {limits.MAX_MEM_BYTES} bytes")
@@ -181,16 +181,16 @@ def check_marks(labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
 
 def check_label(field: str, key: str, *values: str) -> None:
     """Raise `SpecError` unless a node's label may have this key and these values."""
-    if not _KEY.fullmatch(key):
+    if not re.fullmatch(_KEY, key):
         raise SpecError(field, f"{key[:40]!r} is not a label: up to 63 letters, digits and . _ / - within")
     for value in values or ("",):
-        if not _VALUE.fullmatch(value):
+        if not re.fullmatch(_VALUE, value):
             raise SpecError(field, f"{value[:40]!r} is not a value of {key}: up to 63 letters, digits and . _ + -")
 
 
 def check_taint(field: str, taint: str) -> None:
     """Raise `SpecError` unless a node's taint may have this name."""
-    if not _KEY.fullmatch(taint):
+    if not re.fullmatch(_KEY, taint):
         raise SpecError(field, f"{taint[:40]!r} is not a taint: up to 63 letters, digits and . _ / - within")
 
 

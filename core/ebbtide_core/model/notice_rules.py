@@ -10,9 +10,9 @@ from ebbtide_core.model.frozen import frozen
 MAX_RULES: Final = limits.MAX_NOTICE_RULES
 """Rules of one job."""
 MAX_TARGET_LENGTH: Final = 1024
-_MAIL: Final = re.compile(r"mailto:[^\s@<>,;:\"]{1,64}@[A-Za-z0-9.-]{1,255}")
-_HOOK: Final = re.compile(r"https?://[^\s/@]+(/\S*)?")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_MAIL: Final = r"mailto:[^\s@<>,;:\"]{1,64}@[A-Za-z0-9.-]{1,255}"
+_HOOK: Final = r"https?://[^\s/@]+(/\S*)?"
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
 
 class Moment(Enum):
@@ -64,7 +64,7 @@ def parse_rule(text: str) -> NoticeRule:
 def check_target(target: str) -> None:
     """Raise ``ValueError`` if ``target`` cannot be a target; the master checks whether it is allowed."""
     kinds = (_MAIL, _HOOK, _NAME)
-    if len(target) > MAX_TARGET_LENGTH or not any(kind.fullmatch(target) for kind in kinds):
+    if len(target) > MAX_TARGET_LENGTH or not any(re.fullmatch(kind, target) for kind in kinds):
         shown = target.partition("://")[0][:40]  # a hook's address may be a secret
         raise ValueError(f"{shown!r} is neither mailto:ADDRESS nor https://HOST/PATH nor a name")
 

@@ -8,7 +8,7 @@ from ebbtide_core.model.choices import JobId, NodeId
 
 SLURM: Final = "slurm"
 """The pattern that stands for the file name that Slurm would choose."""
-_PLACEHOLDER: Final = re.compile(r"%(.?)")
+_PLACEHOLDER: Final = r"%(.?)"
 _MEANINGS: Final = {
     "j": "the job's id",
     "A": "the array's id",
@@ -21,7 +21,7 @@ _MEANINGS: Final = {
 
 def check(pattern: str) -> None:
     """Raise ``ValueError`` if ``pattern`` has an unknown placeholder."""
-    for letter in _PLACEHOLDER.findall(pattern):
+    for letter in re.findall(_PLACEHOLDER, pattern):
         if letter not in _MEANINGS:
             known = ", ".join(f"%{known}" for known in _MEANINGS)
             raise ValueError(f"%{letter} is not known: there are {known}")
@@ -32,7 +32,7 @@ def expand(pattern: str, job: JobId, name: str, node: NodeId, first: NodeId) -> 
 
     Only a pattern with %N gives every node of a job a file of its own; otherwise only the node ``first`` has one.
     """
-    if node != first and "N" not in _PLACEHOLDER.findall(pattern):
+    if node != first and "N" not in re.findall(_PLACEHOLDER, pattern):
         return ""
     array, _, index = job.partition(".")
     if pattern == SLURM:
@@ -45,7 +45,7 @@ def expand(pattern: str, job: JobId, name: str, node: NodeId, first: NodeId) -> 
         "N": _plain(node),
         "%": "%",
     }
-    return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), pattern)
+    return re.sub(_PLACEHOLDER, lambda found: values.get(found[1], found[0]), pattern)
 
 
 def _plain(name: str) -> str:

@@ -8,7 +8,7 @@ from ebbtide_core.model.limits import MIB
 
 MAX_SNAPSHOT_BYTES: Final = 1024 * MIB
 """Bytes of an unpacked archive."""
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_DIGEST: Final = r"[0-9a-f]{64}"
 
 
 @frozen
@@ -21,7 +21,7 @@ class SnapshotRef:
 
 def is_digest(text: str) -> bool:
     """Return whether ``text`` can be the digest of an archive, and so a part of a path."""
-    return _DIGEST.fullmatch(text) is not None
+    return re.fullmatch(_DIGEST, text) is not None
 
 
 def check(snapshot: SnapshotRef) -> None:
