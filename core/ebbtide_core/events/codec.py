@@ -98,15 +98,16 @@ class _Members(dict[Json, Enum]):
 def _dataclass_decoder(kind: Callable[..., object]) -> Callable[[Json], object]:
     hints = typing.get_type_hints(kind)
     decoders = {name: _decoder(hints[name]) for name in _field_names(kind)}
-    names = decoders.keys()
+    plain = [name for name, decoder in decoders.items() if decoder is _itself]
     converted = [(name, decoder) for name, decoder in decoders.items() if decoder is not _itself]
 
     def decode(body: Json) -> object:
-        known = body.keys() <= names
-        values = dict(body) if known else {name: value for name, value in body.items() if name in names}
+        # The names are those of the parameters, not the equal ones in the body, which Python would compare by letters.
+        given = body.keys()
+        values = {name: body[name] for name in plain if name in given}
         for name, decoder in converted:
-            if name in values:
-                values[name] = decoder(values[name])
+            if name in given:
+                values[name] = decoder(body[name])
         return kind(**values)
 
     return decode
