@@ -130,6 +130,7 @@ class MasterLoop:
         self._filled = asyncio.Event()
         self._durable = asyncio.Event()  # cleared while a commit is under way
         self._durable.set()
+        self._once_durable: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._wakes: list[float] = []
         self._stopped = False
@@ -165,8 +166,22 @@ class MasterLoop:
             await self.tell(facts, lambda _: None)
 
     def is_no_news(self, facts: Callable[[Cluster], Iterable[Event]]) -> bool:
-        """Return whether `tell_if_any` would have nothing to do and nothing to wait for."""
-        return self._durable.is_set() and not self._stopped and not any(True for _ in facts(self._cluster))
+        """Return whether `tell_if_any` would have nothing to do but to wait for the commit that is under way."""
+        return not self._stopped and not any(True for _ in facts(self._cluster))
+
+    def once_durable(self, do: Callable[[], None]) -> bool:
+        """Call ``do`` once the commit that is under way has succeeded; return False if too many wait for that."""
+        if self._durable.is_set():
+            do()
+        elif len(self._once_durable) < MAX_QUEUE:
+            self._once_durable.append(do)
+        else:
+            return False
+        return True
+
+    def read(self, answer: Callable[[Cluster], Answer]) -> Answer:
+        """Read the cluster at once, with what may not be durable yet: a caller who replies with it uses `ask`."""
+        return answer(self._cluster)
 
     async def tell_in_parts(
         self, facts: Callable[[Cluster], Facts], answer: Callable[[Cluster], Parts[Answer]]
@@ -279,9 +294,13 @@ class MasterLoop:
             await self._keep()
             began = time.perf_counter()
             await asyncio.wrap_future(self._store.append(stamped))
-            return time.perf_counter() - began
+            took_s = time.perf_counter() - began
         finally:
             self._durable.set()
+        waiting, self._once_durable = self._once_durable, []
+        for do in waiting:
+            do()
+        return took_s
 
     def _take(self, work: _Work, now: float, commands: list[Command], ends: float) -> Callable[[], None] | None:
         """Handle ``work`` or a part of it. Return what to do once it is durable, or None if a part is left."""

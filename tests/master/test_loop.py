@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,48 @@ async def test_a_report_without_facts_fails_once_the_journal_has_failed() -> Non
         for failed in (report, submit):
             with pytest.raises(StoppedError):
                 await failed
+
+
+async def test_what_is_to_be_done_once_all_is_durable_waits_for_the_commit_that_is_under_way() -> None:
+    disk, done = Disk(), list[int]()
+    disk.slow = True
+    async with a_bench(disk) as bench:
+        assert bench.loop.once_durable(lambda: done.append(1))
+        assert done == [1]
+        submit = asyncio.create_task(bench.tell(submitted()))
+        await turns(lambda: disk.commits)
+        for number in (2, 3):
+            assert bench.loop.once_durable(partial(done.append, number))
+        await asyncio.sleep(0.02)
+        assert done == [1]
+        disk.commits[0][1].set_result(None)
+        await submit
+        assert done == [1, 2, 3]
+
+
+async def test_what_is_to_be_done_once_all_is_durable_is_never_done_if_the_commit_fails() -> None:
+    disk, done = Disk(), list[int]()
+    disk.slow = True
+    async with a_bench(disk) as bench:
+        submit = asyncio.create_task(bench.tell(submitted()))
+        await turns(lambda: disk.commits)
+        assert bench.loop.once_durable(lambda: done.append(1))
+        disk.commits[0][1].set_exception(StoreError("the disk is full"))
+        with pytest.raises(StoppedError):
+            await submit
+        assert done == []
+
+
+async def test_no_more_than_a_queue_of_them_waits_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbtide_master.loop.MAX_QUEUE", 2)
+    disk = Disk()
+    disk.slow = True
+    async with a_bench(disk) as bench:
+        submit = asyncio.create_task(bench.tell(submitted()))
+        await turns(lambda: disk.commits)
+        assert [bench.loop.once_durable(lambda: None) for _ in range(3)] == [True, True, False]
+        disk.commits[0][1].set_result(None)
+        await submit
 
 
 async def test_facts_of_a_report_are_on_disk_when_it_returns() -> None:

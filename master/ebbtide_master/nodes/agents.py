@@ -122,7 +122,7 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
             log.warning("node=%s rejected: %s", hello.node, refusal)
             yield _rejection(refusal)
             return
-        if refusal := await self._loop.ask(lambda cluster: pool_membership.refuse_node(cluster.state, registration)):
+        if refusal := await self._not_of_a_pool(registration):
             log.warning("node=%s rejected: %s", hello.node, refusal)
             yield _rejection(refusal)
             return
@@ -164,6 +164,15 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         if old.hello.hostname == hello.hostname and old.hello.boot_id != hello.boot_id:
             return None
         return f"a node named {hello.node} is connected already, from {old.hello.hostname}"
+
+    async def _not_of_a_pool(self, registration: e.NodeRegistered) -> str | None:
+        """Return why the node may not be in its pool, or None."""
+
+        def refusal(cluster: Cluster) -> str | None:
+            return pool_membership.refuse_node(cluster.state, registration)
+
+        # Thousands of nodes may come at once, and hardly any is refused: only that one waits for a turn.
+        return await self._loop.ask(refusal) if self._loop.read(refusal) else None
 
     def _open(self, node: NodeId, hello: agent_pb2.Hello) -> AgentSession:
         session = AgentSession(hello, self._clock.now())

@@ -50,13 +50,14 @@ class Heartbeats:
     def take_at_once(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> bool:
         """Take in a heartbeat that changes nothing; return False if there is more to do, which `take` does.
 
-        Raises `SpecError`.
+        It is acknowledged once what was said before it is on disk. Raises `SpecError`.
         """
         self._note(session, heartbeat)
-        session.noted = not self._loop.is_no_news(partial(self._facts, session, heartbeat.leaving))
-        if not session.noted:
-            self._acknowledge(session, heartbeat)
-        return not session.noted
+        is_taken = self._loop.is_no_news(partial(self._facts, session, heartbeat.leaving)) and self._loop.once_durable(
+            partial(self._acknowledge, session, heartbeat)
+        )
+        session.noted = not is_taken
+        return is_taken
 
     async def take(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
         """Take in a heartbeat; it is acknowledged once its facts are on disk. Raises `SpecError`, `StoppedError`."""
