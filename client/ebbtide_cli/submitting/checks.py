@@ -4,7 +4,6 @@ import os
 import pwd
 import re
 import shlex
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePath
@@ -48,6 +47,8 @@ def scripts(command: Sequence[str], workdir: str) -> Iterator[tuple[str, bytes]]
 
 def digests(command: Sequence[str], workdir: str) -> dict[str, str]:
     """Return digests of those scripts in the command that exist here, so that a later edit is noticed."""
+    import zlib  # many commands name no script
+
     return {word: f"{zlib.crc32(content):08x}-{len(content)}" for word, content in scripts(command, workdir)}
 
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
-from unicodedata import category
 
 from ebbtide_core.model import limits, workdir_snapshot
 from ebbtide_core.model.choices import JobKind, LaunchMode
@@ -87,8 +86,14 @@ def _check_name(name: str) -> None:
     check_text("--name", name, limits.MAX_NAME_LENGTH)
     if name and not name.strip():
         raise SpecError("--name", "is blank")
-    if any(category(letter) in ("Cc", "Zl", "Zp") for letter in name):
+    if not name.isprintable() and any(_breaks_lines(letter) for letter in name):
         raise SpecError("--name", "contains a line break or another control character")
+
+
+def _breaks_lines(letter: str) -> bool:
+    from unicodedata import category  # hardly any name has a letter of which it is needed
+
+    return category(letter) in ("Cc", "Zl", "Zp")
 
 
 def _check_command(command: tuple[str, ...]) -> None:

@@ -1,7 +1,5 @@
 """The GPUs, CPUs, memory and nodes that a job asks for."""
 
-from fractions import Fraction
-
 from ebbtide_core.model import limits
 from ebbtide_core.model.choices import WHOLE, gpus
 from ebbtide_core.model.constraints import NO_NEEDS, Needs, check_needs
@@ -83,8 +81,8 @@ def check_gpu_range(low: int, high: int, nodes: int = 1) -> None:
 
 
 def _check_share(share: int) -> None:
-    count = Fraction(share, WHOLE)
-    whole = count.denominator == 1
-    unit_fraction = count.numerator == 1 and count.denominator <= 16
-    if not whole and not unit_fraction:
+    if share % WHOLE == 0:
+        return
+    count = gpus(share)
+    if count.numerator != 1 or count.denominator > 16:
         raise SpecError("--gpus", f"{count} is neither a whole number of GPUs nor 1/n of one (n at most 16)")
