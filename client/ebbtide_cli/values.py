@@ -27,15 +27,13 @@ _GPUS: Final = r"(?P<low>[0-9]+(?:/[0-9]+)?)(?:-(?P<high>[0-9]+(?:/[0-9]+)?))?"
 class GpuRange(NamedTuple):
     """The least and the most GPUs that a job takes; equal for a rigid job."""
 
-    low: "Fraction"
-    high: "Fraction"
+    low: "Fraction | int"
+    high: "Fraction | int"
 
     @classmethod
     def exactly(cls, count: int) -> "GpuRange":
         """Return the range of exactly ``count`` whole GPUs."""
-        from fractions import Fraction
-
-        return cls(Fraction(count), Fraction(count))
+        return cls(count, count)
 
     def __str__(self) -> str:
         return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
@@ -85,19 +83,19 @@ def parse_nodes(text: str) -> tuple[int, int]:
     return low, high
 
 
-def _gpu_count(text: str) -> "Fraction":
+def _gpu_count(text: str) -> "Fraction | int":
     """Read one count: a positive whole number, or 1/n."""
-    from fractions import Fraction
-
     numerator, _, denominator = text.partition("/")
     if int(numerator) == 0:
         raise ValueError(f"{text!r} is no GPU at all: a job without GPUs is spelled --cpu-only")
     if int(numerator) > MAX_GPUS:
         raise ValueError(f"{text!r} is more than the limit of {MAX_GPUS}")
     if not denominator:
-        return Fraction(int(numerator))
+        return int(numerator)
     if int(numerator) != 1 or not 1 <= int(denominator) <= MAX_SHARE_DENOMINATOR:
         raise ValueError(f"{text!r} is not a share of one GPU: write 1/n with n from 1 to {MAX_SHARE_DENOMINATOR}")
+    from fractions import Fraction
+
     return Fraction(1, int(denominator))
 
 

@@ -47,9 +47,13 @@ def scripts(command: Sequence[str], workdir: str) -> Iterator[tuple[str, bytes]]
 
 def digests(command: Sequence[str], workdir: str) -> dict[str, str]:
     """Return digests of those scripts in the command that exist here, so that a later edit is noticed."""
+    return {word: f"{_crc(content):08x}-{len(content)}" for word, content in scripts(command, workdir)}
+
+
+def _crc(content: bytes) -> int:
     import zlib  # many commands name no script
 
-    return {word: f"{zlib.crc32(content):08x}-{len(content)}" for word, content in scripts(command, workdir)}
+    return zlib.crc32(content)
 
 
 def runs_script(given: Given) -> bool:
