@@ -18,6 +18,7 @@ from ebbtide_core.cluster import Cluster
 from ebbtide_core.events import Event
 from ebbtide_core.job.job import Attempt, Job
 from ebbtide_core.job.outcome import Fate
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.spec_error import SpecError
 from ebbtide_core.model.types import WHOLE, Allocation, GpuId, JobId, NodeId
 from ebbtide_core.views.accounts import JobStay, JobSums, PoolAccount
@@ -123,6 +124,7 @@ class _GpuSums:
         )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Ledger:
     """Follows ``cluster`` from its first event on; `usage` answers for any window."""
 

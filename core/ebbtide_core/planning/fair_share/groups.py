@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from ebbtide_core.admission.queues import demand_of
 from ebbtide_core.job.job import Job
+from ebbtide_core.model.native import mypyc_attr
 from ebbtide_core.model.types import WHOLE, JobId
 from ebbtide_core.planning.staying import LatelyResumed
 
@@ -70,6 +71,7 @@ class RecentUsage:
         self.at = later
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Groups:
     """All groups with active jobs, and the past use of all users.
 
