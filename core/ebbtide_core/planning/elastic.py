@@ -133,8 +133,14 @@ def _greatest_surplus_first(draft: Draft, placed: dict[JobId, Job], changed: set
         known = {id: index.surplus.by_id[id] for id in ids if id in index.surplus.by_id and id not in draft.evictions}
         yield from sorted((known | placed).values(), key=rank)
         return
-    stay = (id for _, _, id in index.greatest_surplus_first if id not in placed and id not in draft.evictions)
-    yield from merge((index.jobs[id] for id in stay), sorted(placed.values(), key=rank), key=rank)
+    yield from merge(_those_that_stay(draft, placed), sorted(placed.values(), key=rank), key=rank)
+
+
+def _those_that_stay(draft: Draft, placed: dict[JobId, Job]) -> Iterator[Job]:
+    index = draft.snapshot.elastic_jobs
+    for _, _, id in index.greatest_surplus_first:
+        if id not in placed and id not in draft.evictions:
+            yield index.jobs[id]
 
 
 def _may_do_with_fewer(draft: Draft, job: Job, best: list[Job], greatest: Job) -> bool:

@@ -36,8 +36,10 @@ class CameBack:
         return self.jobs.pop(id, None) is not None
 
     def on_node(self, planned: Iterable[JobId]) -> Iterator[Job]:
-        """Return the ones of the jobs that are ``planned`` on a node."""
-        return (self.jobs[id] for id in planned if id in self.jobs)
+        """Yield the ones of the jobs that are ``planned`` on a node."""
+        for id in planned:
+            if id in self.jobs:
+                yield self.jobs[id]
 
     def _count(self, room: Allocation | None, times: int) -> None:
         for piece in room.nodes if room is not None else ():

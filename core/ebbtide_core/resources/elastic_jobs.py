@@ -144,7 +144,8 @@ class ResizableJobs:
 
         The soonest comes first; ``after_s`` is as for `resizable_at`.
         """
-        return ((due, self.by_id[id]) for due, _, id in self._order(after_s).after(now))
+        for due, _, id in self._order(after_s).after(now):
+            yield due, self.by_id[id]
 
     def _order(self, after_s: float) -> "_Order":
         order = self._orders.get(after_s)
@@ -179,7 +180,8 @@ class _Order:
     def after(self, now: float) -> Iterator[Entry]:
         """Iterate over the entries that are later than Unix time ``now``."""
         first = bisect_right(self._entries, now, key=itemgetter(0))
-        return (self._entries[number] for number in range(first, len(self._entries)))
+        for number in range(first, len(self._entries)):
+            yield self._entries[number]
 
 
 def resizable_at(job: Job, after_s: float) -> float | None:
