@@ -170,7 +170,7 @@ class MasterLoop:
         return not self._stopped and not any(True for _ in facts(self._cluster))
 
     def once_durable(self, do: Callable[[], None]) -> bool:
-        """Call ``do`` once the commit that is under way has succeeded; return False if too many wait for that."""
+        """Call ``do`` at once, or when the commit under way has succeeded; return False if too many wait for that."""
         if self._durable.is_set():
             do()
         elif len(self._once_durable) < MAX_QUEUE:
@@ -299,7 +299,7 @@ class MasterLoop:
             self._durable.set()
         waiting, self._once_durable = self._once_durable, []
         for do in waiting:
-            do()
+            asyncio.get_running_loop().call_soon(do)  # not from here, where an error of one would end the master
         return took_s
 
     def _take(self, work: _Work, now: float, commands: list[Command], ends: float) -> Callable[[], None] | None:

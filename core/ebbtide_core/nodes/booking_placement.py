@@ -1,7 +1,7 @@
 """Chooses the GPUs of a booking, makes jobs leave them in time, and replaces GPUs that are lost."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -216,7 +216,7 @@ def update_blocked(state: ClusterState, now: float) -> None:
     if index is None:
         index = state.waiting_index = WaitingIndex(state.unfinished.values())
     index.take_in(state.blocked_by_bookings)
-    index.ask(bookings, _known(state, index), lambda: _why_blocked(state), ASKED_AT_ONCE)
+    index.ask(bookings, _known(state, index), lambda: _WhyBlocked(state), ASKED_AT_ONCE)
     for job, reason in index.moves(state.blocked_by_bookings, BLOCKED_AT_ONCE):
         _block_or_unblock(state, index, job, reason, now)
     bookings.more_to_block = index.is_behind
@@ -233,22 +233,32 @@ def _changes(state: ClusterState) -> tuple[int, ...]:
     return tuple([pool.books.changes for pool in state.pools.values()])
 
 
-def _why_blocked(state: ClusterState) -> Callable[[Job], str]:
-    """Return a function that says why bookings alone keep out a waiting job, in words; empty if they do not."""
-    trials: dict[str, tuple[Trial, Trial]] = {}
+class _WhyBlocked:
+    """Says why bookings alone keep out a waiting job, in words; empty if they do not.
 
-    def why(job: Job) -> str:
-        if job.pool not in trials:
-            books = state.pools[job.pool].books
-            trials[job.pool] = Trial(books), Trial(books, as_if_unbooked=True)
-            for trial in trials[job.pool]:
-                trial.empty()
-        empty, unbooked = trials[job.pool]
+    It holds as long as what `_known` returns. A copy of the state has one of its own, which has looked at nothing yet.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._trials: dict[str, tuple[Trial, Trial]] = {}
+        """Of each pool, as if it were empty: with bookings, and without."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_state": self._state, "_trials": {}}
+
+    def __call__(self, job: Job) -> str:
+        empty, unbooked = self._trials.get(job.pool) or self._look_at(job.pool)
         if empty.find(job, job.gpus_min) is not None or unbooked.find(job, job.gpus_min) is None:
             return ""
-        return f"waiting for {need_text(job, job.gpus_min)}: {state.bookings.obstacle(job)}"
+        return f"waiting for {need_text(job, job.gpus_min)}: {self._state.bookings.obstacle(job)}"
 
-    return why
+    def _look_at(self, pool: str) -> tuple[Trial, Trial]:
+        books = self._state.pools[pool].books
+        trials = self._trials[pool] = Trial(books), Trial(books, as_if_unbooked=True)
+        for trial in trials:
+            trial.empty()
+        return trials
 
 
 def _block_or_unblock(state: ClusterState, index: WaitingIndex, job: Job, reason: str, now: float) -> None:

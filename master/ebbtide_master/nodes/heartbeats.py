@@ -54,7 +54,7 @@ class Heartbeats:
         """
         self._note(session, heartbeat)
         is_taken = self._loop.is_no_news(partial(self._facts, session, heartbeat.leaving)) and self._loop.once_durable(
-            partial(self._acknowledge, session, heartbeat)
+            partial(self._acknowledge, session, heartbeat.beat)
         )
         session.noted = not is_taken
         return is_taken
@@ -65,19 +65,19 @@ class Heartbeats:
             self._note(session, heartbeat)
         session.noted = False
         await self._loop.tell_if_any(partial(self._facts, session, heartbeat.leaving))
-        self._acknowledge(session, heartbeat)
+        self._acknowledge(session, heartbeat.beat)
 
     def _note(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
         session.loan = loan_of(heartbeat)
         session.readings.take(heartbeat)
         self._idleness.take(session.node, session.readings)
 
-    def _acknowledge(self, session: AgentSession, heartbeat: agent_pb2.Heartbeat) -> None:
-        if heartbeat.beat:
+    def _acknowledge(self, session: AgentSession, beat: int) -> None:
+        if beat:
             now = self._clock.now()
             supply = session.hello.labels.get(SUPPLY_LABEL, "")
             wanted = session.lent and self._supplies.needs(session.node, supply, now)
-            session.acknowledge(heartbeat.beat, now, wanted, self._every_s())
+            session.acknowledge(beat, now, wanted, self._every_s())
 
     def _facts(self, session: AgentSession, leaving: bool, cluster: Cluster) -> Iterator[Event]:
         """Yield what the heartbeat that was noted last changes, such as that a GPU became unusable."""

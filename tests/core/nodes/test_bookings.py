@@ -395,6 +395,18 @@ def test_a_job_that_disturbed_another_says_that_bookings_keep_it_out_as_long_as_
     assert two.reason == f"suspended until there is room apart from job {one.id}"
 
 
+def test_a_copy_of_the_cluster_asks_what_bookings_keep_out_at_its_own_time(lab: BookedLab) -> None:
+    lab.running(2, suspend=SuspendMode.NONE, time_limit_s=900.0)
+    lab.book(2, after=1500.0)
+    waiting = lab.submit(1, suspend=SuspendMode.NONE, time_limit_s=300.0)
+    lab.wait(1)
+    copy = fork(lab.cluster)
+    copy.handle(e.SchedulingDue(), lab.now + 1400.0)
+    assert copy.state.blocked_by_bookings.keys() == {waiting.id}
+    lab.wait(1)
+    assert not lab.cluster.state.blocked_by_bookings
+
+
 def many(lab: BookedLab, count: int) -> None:
     """Bookings for several users, one after another, of all GPUs."""
     for number in range(count):

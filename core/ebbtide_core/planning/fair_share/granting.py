@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import islice, pairwise
@@ -45,11 +45,10 @@ class Block:
     they give way to no job.
     """
 
-    members: Sequence[tuple[int, ShareGroup]]
+    members: list[tuple[int, ShareGroup]]
     parts: int
     room: int
     rank: tuple[int, float] | None
-    _own: list[tuple[int, ShareGroup]] | None = None
 
     def later(self, turn: Turn) -> int:
         """Return the index of the first member whose turn comes after ``turn``."""
@@ -60,24 +59,23 @@ class Block:
     def latest_first(self, since: int) -> Iterator[tuple[Turn, Job]]:
         """Yield the turns and jobs of the members from that index on, the last one first."""
         if (rank := self.rank) is not None:
-            for number, group in reversed(self.members[since:]):
+            for at in range(len(self.members) - 1, since - 1, -1):
+                number, group = self.members[at]
                 yield (*rank, number), only_job(group)
 
     def remove(self, group: ShareGroup) -> None:
-        """Remove one member; the sequence that is given was copied once, because it may be that of the index."""
-        if self._own is None:
-            self.members = self._own = list(self.members)
-        del self._own[bisect_left(self._own, group.number, key=itemgetter(0))]
+        """Remove one member."""
+        del self.members[bisect_left(self.members, group.number, key=itemgetter(0))]
 
 
 class LatestTurns:
     """The turns of granted jobs by the parts of their first steps, so that those which give way first are at hand."""
 
     def __init__(self, turns: Mapping[JobId, tuple[Turn, SizeStep]]) -> None:
-        self._entries: dict[JobId, tuple[Turn, int, Job]] = {}
         self._by_parts = defaultdict[int, list[tuple[Turn, int, Job]]](list)
         """In ascending order; of equal turns, the one that was put in first comes last."""
-        self._parts: dict[JobId, int] = {}
+        self._of: dict[JobId, tuple[int, tuple[Turn, int, Job]]] = {}
+        """The parts and the entry of each job."""
         self._count = 0
         for turn, step in turns.values():
             self._by_parts[step.parts].append(self._enter(turn, step))
@@ -91,9 +89,9 @@ class LatestTurns:
 
     def remove(self, id: JobId) -> None:
         """Remove the turn of a job, if it is here."""
-        entry = self._entries.pop(id, None)
-        if entry is not None:
-            entries = self._by_parts[self._parts[id]]
+        if (found := self._of.pop(id, None)) is not None:
+            parts, entry = found
+            entries = self._by_parts[parts]
             del entries[bisect_left(entries, entry)]
 
     def latest_first(self, turn: Turn, parts: int) -> list[Iterator[tuple[Turn, Job]]]:
@@ -103,8 +101,8 @@ class LatestTurns:
 
     def _enter(self, turn: Turn, step: SizeStep) -> tuple[Turn, int, Job]:
         self._count -= 1
-        entry = self._entries[step.job.id] = (turn, self._count, step.job)
-        self._parts[step.job.id] = step.parts
+        entry = (turn, self._count, step.job)
+        self._of[step.job.id] = step.parts, entry
         return entry
 
 
@@ -285,7 +283,7 @@ class Granting:
         """Grant ``parts`` to the only job of each group that ``claim`` stands for."""
         kind = claim.group.kind
         assert kind is not None
-        self.blocks[kind] = Block(claim.alike, parts, share_of(only_job(claim.group)), rank)
+        self.blocks[kind] = Block([*claim.alike], parts, share_of(only_job(claim.group)), rank)
 
     def _grantby_remainder(self, claims: list[ShareClaim]) -> None:
         """Repeatedly grant the next step of the group that lacks most of its share, in terms of its next job.
@@ -456,8 +454,8 @@ class Granting:
         """Return the least share of a group whose first job is its oldest one that can be preempted or waits."""
         group, has_room = claim.group, [*claim.group.with_room()]
         jobs = [job for (where, _, _), job in has_room if where != BOUND and self.is_here(job)]
-        waiting = (job for _, job in islice(group.jobs, len(has_room), None) if self.is_here(job))
-        jobs += islice(waiting, 1)  # the oldest one that waits
+        oldest = next((job for _, job in islice(group.jobs, len(has_room), None) if self.is_here(job)), None)
+        jobs += [] if oldest is None else [oldest]  # of those that wait
         bound = min(claim.bound, claim.demand)
         return max(bound, self._least(claim, min(jobs, key=_sequence).gpus_min)) if jobs else bound
 
