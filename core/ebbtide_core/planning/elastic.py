@@ -52,8 +52,10 @@ def admit_by_shrinking(draft: Draft, job: Job, resize_after_s: float, among: lis
     if that makes no room.
     """
     best: tuple[list[Job], NodeId | None] | None = None
+    spread = any(draft.snapshot.job(id).spec.spread for id in draft.placements)
+    leaving = spread or bool(draft.snapshot.elastic_jobs.leaving)
     for node, victims in _choices(draft, job, resize_after_s, among):
-        if best is not None and not _may_do_with_fewer(draft, job, best[0], victims[0]):
+        if best is not None and (len(best[0]) == 1 or not (leaving or _may_suffice(draft, job, best[0], victims[0]))):
             break
         shrinks = _shrinks_for(draft, job, node, victims)
         if shrinks is not None and (best is None or len(shrinks) < len(best[0])):
@@ -108,15 +110,20 @@ def _nodes_with_spare(draft: Draft, job: Job, resize_after_s: float) -> Iterator
         return
     trial, share = draft.trial, draft.least(job)
     changed = {node for id in placed for node in draft.placements[id].allocation.node_ids}
+    placed_on: dict[NodeId, list[Job]] = {}
+    for one in placed.values():
+        for node in _may_give_back_on(draft, one):
+            placed_on.setdefault(node, []).append(one)
     for other in _greatest_surplus_first(draft, placed, changed, share):
         if _may_shrink(draft, other, resize_after_s):
             for node in _may_give_back_on(draft, other):
                 if node in seen or node not in trial.nodes:
                     continue
                 if node in changed or trial.has_spare(index, node, share):
-                    there = {id: index.jobs[id] for id in draft.trial.nodes[node].planned if id in index.surplus.by_id}
-                    able = [one for one in (there | placed).values() if _may_shrink(draft, one, resize_after_s)]
-                    able = [one for one in able if node in _may_give_back_on(draft, one)]
+                    there = [id for id in trial.nodes[node].planned if id in index.surplus.by_id and id not in placed]
+                    stay = [one for id in there if _may_shrink(draft, one := index.jobs[id], resize_after_s)]
+                    able = [one for one in stay if node in _may_give_back_on(draft, one)]
+                    able += [one for one in placed_on.get(node, ()) if _may_shrink(draft, one, resize_after_s)]
                     yield node, sorted(able, key=partial(_rank, draft))
                 seen.add(node)
 
@@ -143,12 +150,10 @@ def _those_that_stay(draft: Draft, placed: dict[JobId, Job]) -> Iterator[Job]:
             yield index.jobs[id]
 
 
-def _may_do_with_fewer(draft: Draft, job: Job, best: list[Job], greatest: Job) -> bool:
+def _may_suffice(draft: Draft, job: Job, best: list[Job], greatest: Job) -> bool:
     """Return whether fewer than the ``best`` jobs could make room, if none has more to give back than ``greatest``."""
-    if draft.snapshot.elastic_jobs.leaving or any(draft.snapshot.job(id).spec.spread for id in draft.placements):
-        return len(best) > 1
     surplus = _share(draft, greatest) - greatest.gpus_min
-    return len(best) > 1 and (len(best) - 1) * surplus + draft.trial.most >= draft.least(job)
+    return (len(best) - 1) * surplus + draft.trial.most >= draft.least(job)
 
 
 def _rank(draft: Draft, job: Job) -> tuple[int, int]:

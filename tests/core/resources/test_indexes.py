@@ -244,7 +244,7 @@ def test_looking_only_where_there_is_room_decides_the_same_as_looking_at_all_ela
     near = journal_of(seed, policy)
     monkeypatch.setattr(elastic, "_near_room", scan_all)
     monkeypatch.setattr(elastic, "_nodes_with_spare", at_all_nodes)
-    monkeypatch.setattr(elastic, "_may_do_with_fewer", lambda draft, job, best, greatest: True)
+    monkeypatch.setattr(elastic, "_may_suffice", lambda draft, job, best, greatest: True)
     monkeypatch.setattr(elastic, "_recheck_growable", lambda draft, after_s, keep: None)
     monkeypatch.setattr(elastic, "_recheck_surplus", lambda draft, after_s: None)
     assert journal_of(seed, policy) == near
