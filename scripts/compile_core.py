@@ -37,6 +37,7 @@ COMPILED: Final = (
     "ebbtide_core/planning/pool.py",
     "ebbtide_core/planning/preemption.py",
     "ebbtide_core/planning/tide/candidates.py",
+    "ebbtide_core/planning/tide/evening_out.py",
     "ebbtide_core/planning/tide/foresight.py",
     "ebbtide_core/planning/tide/index.py",
     "ebbtide_core/planning/tide/kept_room.py",

@@ -34,6 +34,7 @@ from ebbtide_core.planning.draft import Draft
 from ebbtide_core.planning.elastic import fit_ranges, grow
 from ebbtide_core.planning.policy import JobImportance, Policy
 from ebbtide_core.planning.staying import NOT_FOR_CPUS, Stay, stays_by_itself
+from ebbtide_core.planning.tide.evening_out import EveningOut
 from ebbtide_core.planning.tide.index import TideIndex
 from ebbtide_core.planning.tide.queue import TideQueue
 from ebbtide_core.planning.tide.turns import Turns
@@ -76,7 +77,7 @@ class Tide(Policy):
         return TideIndex(state, state.queue)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Offer each job its turn, then grow."""
+        """Offer each job its turn, then let elastic jobs grow."""
         draft = Draft(snapshot, lambda job: working_size(job, snapshot.speedup_of(job)))
         fit_ranges(draft)
         turns = Turns(draft, self.bound, self.min_run_s, self.resize_after_s)
@@ -85,4 +86,5 @@ class Tide(Policy):
             turns.offer_to_due(priority)
             turns.offer_to_soonest(priority)
         grow(draft, self.resize_after_s)
+        EveningOut(draft, turns.foresight, self.resize_after_s).where_something_changed()
         return draft.plan()

@@ -1,5 +1,6 @@
 """Indexes the elastic jobs of a pool by what can be done about their size, so that no pass looks at all of them."""
 
+import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
@@ -144,8 +145,13 @@ class ResizableJobs:
 
         The soonest comes first; ``after_s`` is as for `resizable_at`.
         """
-        for due, _, id in self._order(after_s).after(now):
+        for due, _, id in self._order(after_s).between(now, math.inf):
             yield due, self.by_id[id]
+
+    def since(self, after_s: float, before: float, now: float) -> Iterator[Job]:
+        """Iterate over those that run, and may be resized by Unix time ``now``, but could not be at ``before``."""
+        for _, _, id in self._order(after_s).between(before, now):
+            yield self.by_id[id]
 
     def _order(self, after_s: float) -> "_Order":
         order = self._orders.get(after_s)
@@ -177,11 +183,13 @@ class _Order:
         if entry is not None:
             insort(self._entries, entry)
 
-    def after(self, now: float) -> Iterator[Entry]:
-        """Iterate over the entries that are later than Unix time ``now``."""
-        first = bisect_right(self._entries, now, key=itemgetter(0))
-        for number in range(first, len(self._entries)):
-            yield self._entries[number]
+    def between(self, before: float, last: float) -> Iterator[Entry]:
+        """Iterate over the entries that are later than Unix time ``before``, and no later than ``last``."""
+        for number in range(bisect_right(self._entries, before, key=itemgetter(0)), len(self._entries)):
+            entry = self._entries[number]
+            if entry[0] > last:
+                return
+            yield entry
 
 
 def resizable_at(job: Job, after_s: float) -> float | None:

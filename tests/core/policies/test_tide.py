@@ -429,6 +429,135 @@ def test_of_less_urgent_jobs_the_least_urgent_steps_aside_though_that_costs_it_m
     assert (cheap.state, dear.state) == (JobState.RUNNING, JobState.SUSPENDING)
 
 
+# --- who gives GPUs to whom ---
+
+
+def test_a_job_that_comes_gets_gpus_of_one_that_has_more_until_both_have_as_many() -> None:
+    lab = lab_of(gpus=8)
+    first = lab.running(1, 7, work_s=10_000.0)
+    lab.wait(100)
+    second = lab.submit(1, 8, work_s=3000.0)
+    assert stopped(lab.last) == {first.id}
+    assert second.reason == "waiting for GPUs that job 1 gives back"
+    lab.settle()
+    assert (len(gpus_of(first)), len(gpus_of(second))) == (4, 4)
+    why = first.attempts[0].stop
+    assert why is not None
+    assert why.reason == "giving GPUs to job 2, which has fewer: 7 GPUs to 4 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("giver", "taker", "sizes"),
+    [
+        ({}, {}, (4, 3)),
+        ({"gpus": 4}, {}, (4, 3)),
+        ({"gpus": 5}, {}, (6, 1)),  # it would have fewer GPUs than its smallest size
+        ({"priority": 43}, {}, (4, 3)),
+        ({"priority": 41}, {}, (6, 1)),  # it is more urgent
+        ({"suspend": SuspendMode.NONE}, {}, (6, 1)),  # it cannot step aside
+        ({}, {"to": 2}, (5, 2)),  # the other cannot use more
+    ],
+)
+def test_who_gives_how_many_gpus(giver: dict[str, Any], taker: dict[str, Any], sizes: tuple[int, int]) -> None:
+    lab = lab_of(gpus=8)
+    first = lab.running(**{"gpus": 1, "to": 6, "work_s": 10_000.0} | giver)
+    lab.running(1, suspend=SuspendMode.NONE)
+    lab.wait(100)
+    second = lab.submit(**{"gpus": 1, "to": 8, "work_s": 3000.0} | taker)
+    lab.settle()
+    assert (len(gpus_of(first)), len(gpus_of(second))) == sizes
+    assert first.suspending.preemptions == 0
+
+
+def test_jobs_that_can_use_no_whole_gpu_get_none_of_another() -> None:
+    lab = lab_of(gpus=8, resize_after_s="1000")
+    first = lab.running(1, 7, work_s=100_000.0)
+    keep = lab.running(1, suspend=SuspendMode.NONE)
+    others = [lab.submit("1/4", "1/2", work_s=5000.0) for _ in range(4)]
+    lab.end(keep, DONE)
+    lab.settle()
+    lab.wait(1000)
+    lab.settle()
+    assert len(gpus_of(first)) == 7
+    assert [job.planned and job.planned.share for job in others] == [WHOLE // 4] * 4
+
+
+def test_a_job_gives_gpus_once_it_has_run_for_long_enough_to_be_resized() -> None:
+    lab = lab_of(gpus=8, resize_after_s="1000")
+    first = lab.running(1, 7, work_s=100_000.0)
+    second = lab.running(1, 8, work_s=30_000.0)
+    lab.wait(900)
+    assert not stopped(lab.last)
+    while not stopped(lab.last):
+        lab.wait(min(time for _, time in lab.wakes if time > lab.now) - lab.now - 1)
+    assert lab.now == max(job.attempts[0].started or 0.0 for job in (first, second)) + 1000
+    lab.settle()
+    assert (len(gpus_of(first)), len(gpus_of(second))) == (4, 4)
+
+
+@pytest.mark.parametrize("works", [(100_000.0, 900_000.0), (900_000.0, 100_000.0)])
+def test_of_those_that_have_more_gpus_the_one_gives_some_that_is_delayed_least_for_its_length(
+    works: tuple[float, float],
+) -> None:
+    lab = lab_of(gpus=10)
+    jobs = [lab.running(1, 4, work_s=work_s) for work_s in works]
+    keep = lab.running(1, suspend=SuspendMode.NONE)
+    lab.wait(100)
+    lab.submit(1, 2, work_s=30_000.0)
+    assert stopped(lab.last) == {jobs[works.index(900_000.0)].id}
+    assert keep.running
+
+
+def test_of_many_that_could_use_more_gpus_those_that_are_done_soonest_get_them() -> None:
+    lab = lab_of(gpus=16, resize_after_s="1000")
+    first = lab.running(1, 12, work_s=900_000.0)
+    keep = lab.running(4, suspend=SuspendMode.NONE)
+    others = [lab.submit(1, 16, work_s=work_s) for work_s in (23_000.0, 20_000.0, 22_000.0, 21_000.0)]
+    lab.end(keep, DONE)
+    lab.settle()
+    assert [len(gpus_of(job)) for job in (first, *others)] == [12, 1, 1, 1, 1]
+    lab.wait(1000)
+    lab.settle()
+    assert [len(gpus_of(job)) for job in (first, *others)] == [3, 1, 6, 2, 4]
+
+
+@given(
+    works=st.tuples(st.integers(100, 20_000), st.integers(100, 20_000)),
+    has=st.tuples(st.integers(2, 7), st.integers(1, 6)),
+    cost_s=st.sampled_from([0.0, 10.0, 100.0]),
+    save_s=st.sampled_from([0.0, 20.0, 200.0]),
+    most=st.sampled_from([0.05, 0.2, 1.0]),
+    more=st.lists(st.integers(1, 100), min_size=12, max_size=12),
+)
+@settings(max_examples=300, deadline=None)
+def test_gpus_are_given_where_the_giver_loses_less_than_half_of_what_the_other_gains(
+    works: tuple[int, int], has: tuple[int, int], cost_s: float, save_s: float, most: float, more: list[int]
+) -> None:
+    """By an independent computation; ``more`` is what each further GPU adds to the speed, in percent of ``most``."""
+    speed = [0.0, 1.0]
+    for percent in sorted(more, reverse=True):
+        speed.append(speed[-1] + most * percent / 100)
+    curve = Speedup(tuple((size * WHOLE, speed[size]) for size in range(1, len(speed))))
+    (big, small), total = has, sum(has)
+    half = total // 2
+    lab = Lab("tide", gpus=total, assumed=Assumptions(curve))
+    first = lab.running(1, big, work_s=works[0] + 1200 * speed[big])
+    first.suspending.proved, first.suspending.restart_cost_s, first.suspending.save_s = True, cost_s, save_s
+    assert first.attempts[0].started is not None
+    lab.now = first.attempts[0].started + 1199
+    second = lab.submit(1, total, work_s=float(works[1]))
+    assert second.planned is not None
+    if small >= half:
+        assert second.planned.share == small * WHOLE
+        return
+    soon_s, rest = works[1] / speed[half], total - half
+    slower_s = min(works[0] / speed[rest], soon_s) * (1 - speed[rest] / speed[big])
+    loss = 2 * (slower_s + cost_s) / (works[0] + 1200 * speed[big])
+    gain = (works[1] / speed[small] - soon_s - save_s) / works[1]
+    if abs(gain - loss) > 1e-6:
+        assert second.planned.share == (half if loss < gain else small) * WHOLE
+
+
 # --- where ---
 
 

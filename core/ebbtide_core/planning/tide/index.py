@@ -51,6 +51,8 @@ class TideIndex:
         """The last search for victims of each waiting job, if it found none."""
         self.wide_jobs_come = False
         """Whether any job was seen that needs or can use several GPUs."""
+        self.evened_out_at = 0.0
+        """The Unix time of the last pass in which elastic jobs could give each other GPUs."""
         self._queue = queue
         self._rooms: dict[JobId, tuple[Allocation, int]] = {}
         """The room of each job, and the number of the attempt that runs there; 0 if that is still to come."""

@@ -145,8 +145,10 @@ class RoomRates:
         self._nodes: dict[NodeId, _NodeRates] = {}
         self._rates: dict[tuple[Needed, bool], _Rates] = {}
         self._first_rooms: dict[tuple[Needed, bool], _FirstRooms] = {}
-        self._renewed: dict[NodeId, float] = {}
+        self._renewed_at: dict[NodeId, float] = {}
         """When the figures of each node were renewed, the oldest first."""
+        self.renewed: Sequence[NodeId] = ()
+        """The nodes whose figures the present pass has renewed."""
         self.candidates = Candidates()
         self._numbers: dict[NodeId, int] = {}
         """The order in which nodes came, which orders those of one time."""
@@ -229,11 +231,11 @@ class RoomRates:
 
     def renew(self, now: float) -> None:
         """Renew the figures of the nodes that changed, or whose figures are old, as of Unix time ``now``."""
-        usable = self._state.books.usable
+        usable, self.renewed = self._state.books.usable, ()
         if self._changes != self._state.books.changes:
             self._changes = self._state.books.changes
             self._fits_in.clear()
-        for id, at in islice(self._renewed.items(), MOST_RENEWED):
+        for id, at in islice(self._renewed_at.items(), MOST_RENEWED):
             if at + FRESH_S > now:
                 break
             self._changed.add(id)
@@ -241,7 +243,7 @@ class RoomRates:
             return
         gone, bounds = self._nodes.keys() - usable.keys(), dict[NodeId, Bounds]()
         for id in gone:
-            del self._nodes[id], self._renewed[id]
+            del self._nodes[id], self._renewed_at[id]
         new = () if len(self._nodes) == len(usable) else [id for id in usable if id not in self._nodes]
         for id in [*sorted(self._changed & usable.keys() - {*new}), *new]:
             node = usable[id]
@@ -249,9 +251,10 @@ class RoomRates:
             there = [(job, self._outlooks.of(job, now)) for job in jobs]
             number = self._numbers.setdefault(id, len(self._numbers))
             self._nodes[id], bounds[id] = _rates_of(node, there), bounds_of(node, number, there)
-            self._renewed.pop(id, None)
-            self._renewed[id] = now
+            self._renewed_at.pop(id, None)
+            self._renewed_at[id] = now
         self.candidates.renew(gone, bounds)
+        self.renewed = [*bounds]
         stale = dict.fromkeys([*gone, *bounds])
         for rates in self._rates.values():
             rates.stale.update(stale)
